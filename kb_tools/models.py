@@ -1,0 +1,190 @@
+"""What the package hands out: frozen records of the assets, and their states.
+
+Ids are opaque strings. Times are timezone-aware. A record is a snapshot of its row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from langchain_core.utils.uuid import uuid7
+
+type Json = str | int | float | bool | None | list[Json] | dict[str, Json]
+
+
+def new_id() -> str:
+    """Return a new id of 32 hex digits; ids made later sort later (UUID version 7)."""
+    return uuid7().hex
+
+
+class DocumentStatus(StrEnum):
+    """Where a document's build is: waiting, parsing, splitting, indexing, completed or error."""
+
+    WAITING = "waiting"
+    PARSING = "parsing"
+    SPLITTING = "splitting"
+    INDEXING = "indexing"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class SegmentStatus(StrEnum):
+    """Where a segment's indexing is: waiting, indexing, completed or error."""
+
+    WAITING = "waiting"
+    INDEXING = "indexing"
+    COMPLETED = "completed"
+    ERROR = "error"
+
+
+class Reason(StrEnum):
+    """Why a search returned nothing."""
+
+    BLANK_QUERY = "blank_query"
+    NO_DATASET = "no_dataset"
+    NOTHING_ENABLED = "nothing_enabled"
+    FILTERED_OUT = "filtered_out"
+    BELOW_THRESHOLD = "below_threshold"
+    OVER_BUDGET = "over_budget"
+    NO_MATCH = "no_match"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A named collection of documents with one embedding model and one retrieval config.
+
+    `embedding_dimension` is None until the first vector is written.
+    """
+
+    id: str
+    account_id: str
+    name: str
+    description: str
+    retrieval_config: dict[str, Json]
+    embedding_model: str
+    embedding_dimension: int | None
+    document_count: int
+    segment_count: int
+    character_count: int
+    token_count: int
+    hit_count: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Document:
+    """An uploaded document; `report` says per page what could not be read."""
+
+    id: str
+    dataset_id: str
+    batch: str
+    name: str
+    source: str
+    extension: str
+    mime_type: str
+    size: int
+    content_hash: str
+    metadata: dict[str, Json]
+    process_rule: dict[str, Json]
+    position: int
+    character_count: int
+    token_count: int
+    segment_count: int
+    hit_count: int
+    enabled: bool
+    disabled_at: datetime | None
+    status: DocumentStatus
+    error: str | None
+    report: dict[str, Json]
+    created_at: datetime
+    updated_at: datetime
+    processing_started_at: datetime | None
+    parsing_completed_at: datetime | None
+    splitting_completed_at: datetime | None
+    indexing_completed_at: datetime | None
+    completed_at: datetime | None
+    stopped_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a document: what is embedded, indexed, found and cited.
+
+    `start` and `end` are its character span in the cleaned text of the document.
+    """
+
+    id: str
+    dataset_id: str
+    document_id: str
+    position: int
+    content: str
+    title: str
+    heading: str
+    page: int | None
+    start: int
+    end: int
+    keywords: list[str]
+    character_count: int
+    token_count: int
+    hit_count: int
+    hash: str
+    enabled: bool
+    disabled_at: datetime | None
+    status: SegmentStatus
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    indexed_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class DocumentState:
+    """Where the build of one document is, as `batch_status` shows it."""
+
+    document_id: str
+    name: str
+    status: DocumentStatus
+    error: str | None
+    segment_count: int
+    completed_segment_count: int
+    created_at: datetime
+    processing_started_at: datetime | None
+    parsing_completed_at: datetime | None
+    splitting_completed_at: datetime | None
+    indexing_completed_at: datetime | None
+    completed_at: datetime | None
+    stopped_at: datetime | None
+
+    @property
+    def percentage(self) -> float:
+        """Share of the segments that are completed, 0 to 100."""
+        if not self.segment_count:
+            return 100.0 if self.status is DocumentStatus.COMPLETED else 0.0
+        return 100.0 * self.completed_segment_count / self.segment_count
+
+
+def embedded_text(title: str, heading: str, content: str) -> str:
+    """Return what is embedded and indexed for a segment: title or heading path, newline, content."""
+    above = heading or title
+    return f"{above}\n{content}" if above else content
+
+
+@dataclass(frozen=True)
+class Degraded:
+    """A part of a search that did not answer: which one, and the exception's type."""
+
+    part: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a search: how many hits came out, how long it took, and what it decided."""
+
+    name: str
+    count: int
+    milliseconds: float
+    facts: Mapping[str, Json] = field(default_factory=dict)

@@ -1,0 +1,50 @@
+"""Find a retriever, vector store or parser by its name.
+
+A name is looked up in this order: registered at run time, a module of the built-in folder, an
+entry point of `kb_tools.<group>`. To add one, add a file; its name is the name.
+"""
+
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from kb_tools.errors import UnknownName
+
+_registered: dict[tuple[str, str], Callable[..., object]] = {}
+
+
+def register(group: str, name: str, create: Callable[..., object]) -> None:
+    """Make `create` available as `name` of `group` ("retrievers", "vectorstores", "parsers")."""
+    _registered[group, name.lower()] = create
+
+
+def known(group: str) -> list[str]:
+    """Return all names of `group`, sorted."""
+    given = {name for place, name in _registered if place == group}
+    plugged = {entry.name.lower() for entry in entry_points(group=f"kb_tools.{group}")}
+    return sorted(given | plugged | set(_modules(group)))
+
+
+def load(group: str, name: str) -> Callable[..., object]:
+    """Return the `create` function behind `name`; case does not matter.
+
+    Raises UnknownName, which lists the known names.
+    """
+    wanted = name.lower()
+    if (group, wanted) in _registered:
+        return _registered[group, wanted]
+    if wanted in _modules(group):
+        create: Callable[..., object] = import_module(f"kb_tools.{group}.{wanted}").create
+        return create
+    for entry in entry_points(group=f"kb_tools.{group}"):
+        if entry.name.lower() == wanted:
+            plugged: Callable[..., object] = entry.load()
+            return plugged
+    raise UnknownName(group.removesuffix("s"), name, known(group))
+
+
+def _modules(group: str) -> list[str]:
+    folder = import_module(f"kb_tools.{group}").__path__
+    names = [module.name for module in pkgutil.iter_modules(folder)]
+    return [name for name in names if not name.startswith(("_", "base"))]
