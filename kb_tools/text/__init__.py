@@ -1,0 +1,1 @@
+"""Text as the indexes see it: folded, cut into words, counted in tokens."""

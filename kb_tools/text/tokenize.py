@@ -1,0 +1,184 @@
+"""Cut text into the words that full text and keywords are made of, the same way on both sides.
+
+Folding comes first (width, case, traditional to simplified, accents), so a question matches
+however it was typed. Chinese is cut by jieba, other scripts at word boundaries. Any string is
+accepted; `TOKENIZER` names the rules and is stored with every index that was built by them.
+"""
+
+import threading
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, cast
+
+import regex
+
+if TYPE_CHECKING:
+    import opencc
+    from jieba import Tokenizer
+    from jieba.analyse import TFIDF
+    from Stemmer import Stemmer
+
+TOKENIZER = "jieba-0.42/porter2/1"
+MAX_TERM_LENGTH = 64
+MAX_CACHED_LENGTH = 20_000
+
+# Function words are indexed, but a question with any other word is searched without them.
+FUNCTION_WORDS = """
+    a an and are as at be been but by can could did do does for from had has have how i if in into
+    is it its may of on or s shall should so such t than that the their them then there these they
+    this those to was we were what when where which who whom whose why will with would you your
+    的 了 和 与 或 及 在 是 有 为 吗 呢 吧 啊 呀 么 这 那 就 也 都 而 被 把 让 个 什么 怎么 怎样
+    如何 哪些 哪个 请问 以及
+"""
+STOP_WORDS = frozenset(FUNCTION_WORDS.split())
+
+
+_INVISIBLE = regex.compile(r"\p{Cf}+")
+_BROKEN = regex.compile(r"[\p{Cs}\x00]")
+_ACCENTED = regex.compile(r"[\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]")
+_ACCENT = regex.compile(r"(?<=[a-z])[\u0300-\u036f]+")
+_HAN = regex.compile(r"\p{Han}")
+# Scripts without blanks between words are cut into pairs of characters.
+_UNSPACED = r"\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"
+_WORD = regex.compile(
+    rf"""
+      (?P<han> \p{{Han}}+ )
+    | (?P<unspaced> [{_UNSPACED}]+ )
+    | (?P<word> (?: c\+\+ | [cf]\# ) (?![a-z0-9+\#])
+      | [[\p{{L}}\p{{N}}]--[\p{{Han}}{_UNSPACED}]]
+        [[\p{{L}}\p{{N}}\p{{M}}]--[\p{{Han}}{_UNSPACED}]]*
+        (?: \.\d+ )* )
+      (?: ['’]s (?!\p{{L}}) )?
+    | (?P<symbol> \p{{Extended_Pictographic}} )
+    """,
+    regex.VERBOSE | regex.V1,
+)
+_loading = threading.Lock()
+_of_thread = threading.local()
+
+
+def fold(text: str) -> str:
+    """Return `text` with width, case, accents of Latin letters and Chinese variants made equal.
+
+    Traditional becomes simplified; invisible characters go, lone surrogates become blanks.
+    """
+    visible = _BROKEN.sub(" ", _INVISIBLE.sub("", text))
+    if visible.isascii():
+        return visible.lower()
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold())
+    if _ACCENTED.search(folded):
+        bare = _ACCENT.sub("", unicodedata.normalize("NFKD", folded))
+        folded = unicodedata.normalize("NFKC", bare)
+    return cast(str, _simplifier().convert(folded)) if _HAN.search(folded) else folded
+
+
+def words(text: str) -> list[str]:
+    """Return the words of `text` in order: folded, not stemmed, at most 64 characters each."""
+    return list(_cut(text) if len(text) > MAX_CACHED_LENGTH else _cached_cut(text))
+
+
+def stems(cut: Iterable[str]) -> list[str]:
+    """Return the index term of each word: English words without their ending (Porter 2)."""
+    stemmer = _stemmer()
+    return [stemmer.stemWord(word) if word.isascii() else word for word in cut]
+
+
+def query_words(query: str) -> list[str]:
+    """Return what a question is searched by: its words, without function words if others remain."""
+    cut = words(query)
+    return [word for word in cut if word not in STOP_WORDS] or cut
+
+
+def extract_keywords(text: str, limit: int = 10) -> list[str]:
+    """Return the `limit` words with the highest TF-IDF, best first: jieba's `extract_tags`, folded.
+
+    A text of nothing but single characters keeps those instead of having no keyword.
+    """
+    cut = words(text)
+    tags: list[str] = _tfidf().extract_tags(cut, topK=limit)
+    return tags or list(dict.fromkeys(cut))[:limit]
+
+
+def fold_keyword(keyword: str) -> str:
+    """Return a keyword typed by a person as `extract_keywords` would write it."""
+    return " ".join(fold(keyword).split())
+
+
+@lru_cache(maxsize=256)  # keywords and terms of one segment are made right after one another
+def _cached_cut(text: str) -> tuple[str, ...]:
+    return tuple(_cut(text))
+
+
+def _cut(text: str) -> Iterator[str]:
+    for match in _WORD.finditer(fold(text)):
+        script = match.lastgroup or ""
+        piece = match[script]
+        if script == "han":
+            yield from (word[:MAX_TERM_LENGTH] for word in _jieba().cut(piece))
+        elif script == "unspaced" and len(piece) > 2:
+            yield from (piece[i : i + 2] for i in range(len(piece) - 1))
+        else:
+            yield piece[:MAX_TERM_LENGTH]
+
+
+class _AlreadyCut:
+    """A tokenizer for jieba's TF-IDF that is given words instead of a sentence."""
+
+    @staticmethod
+    def cut(cut: Sequence[str]) -> Sequence[str]:
+        return cut
+
+
+def _jieba() -> "Tokenizer":
+    with _loading:
+        return _load_jieba()
+
+
+@cache
+def _load_jieba() -> "Tokenizer":
+    """Build a tokenizer of our own.
+
+    The shared one changes with every `jieba.add_word` of the program, logs to stderr, and trusts
+    a pickle of anybody in the temp folder that loads no faster than the dictionary.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import jieba
+
+        tokenizer = jieba.Tokenizer()
+        tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
+    tokenizer.initialized = True
+    return tokenizer
+
+
+def _tfidf() -> "TFIDF":
+    with _loading:
+        return _load_tfidf()
+
+
+@cache
+def _load_tfidf() -> "TFIDF":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from jieba.analyse import TFIDF
+
+        tfidf = TFIDF()
+    tfidf.tokenizer = _AlreadyCut
+    return tfidf
+
+
+@cache
+def _simplifier() -> "opencc.OpenCC":
+    import opencc
+
+    return opencc.OpenCC("t2s")
+
+
+def _stemmer() -> "Stemmer":
+    if not hasattr(_of_thread, "stemmer"):  # a Stemmer must not be shared between threads
+        from Stemmer import Stemmer
+
+        _of_thread.stemmer = Stemmer("english")
+    return cast("Stemmer", _of_thread.stemmer)
