@@ -1,0 +1,121 @@
+"""What a parser hands on: blocks of text in reading order, each knowing its heading and page.
+
+`Parsed` travels as JSON from the child process that parses to the process that asked.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kb_tools.errors import KnowledgeBaseError
+
+if TYPE_CHECKING:
+    from kb_tools.models import Json
+    from kb_tools.settings import Settings
+
+HEADING_MARK = " › "
+
+
+class ParseError(KnowledgeBaseError):
+    """A file gives no text; the message says why and, where there is one, the way out."""
+
+
+class BlockKind(StrEnum):
+    """What a block is: a paragraph, a heading, one row of a table, or code."""
+
+    TEXT = "text"
+    HEADING = "heading"
+    TABLE = "table"
+    CODE = "code"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A paragraph, heading, table row or piece of code.
+
+    `heading` is the path above it ("第一章 › 第二节"), its own text included for a heading. `columns`
+    are the names in a table row's text, where each stands before its value ("姓名: 佐藤太郎").
+    """
+
+    text: str
+    heading: str = ""
+    page: int | None = None
+    kind: BlockKind = BlockKind.TEXT
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The text of one file, and what was noticed on the way.
+
+    `report` may hold encoding, encoding_guessed, pages, pages_without_text and warnings;
+    `metadata` title, author and language, where the file says them.
+    """
+
+    blocks: tuple[Block, ...]
+    title: str = ""
+    report: "dict[str, Json]" = field(default_factory=dict)
+    metadata: "dict[str, Json]" = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return this as ASCII JSON, which carries any string, lone surrogates too."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Parsed":
+        """Return what `to_json` was given."""
+        fields = json.loads(text)
+        blocks = tuple(
+            Block(
+                block["text"],
+                block["heading"],
+                block["page"],
+                BlockKind(block["kind"]),
+                tuple(block["columns"]),
+            )
+            for block in fields["blocks"]
+        )
+        return cls(blocks, fields["title"], fields["report"], fields["metadata"])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a parser may unpack and hand on."""
+
+    max_unpacked_bytes: int = 1024 * 1024 * 1024
+    max_pages: int = 5000
+    max_characters: int = 50_000_000
+
+    @classmethod
+    def of(cls, settings: "Settings") -> "Limits":
+        """Return the limits that `settings` sets."""
+        return cls(settings.max_unpacked_bytes, settings.max_pages, settings.max_characters)
+
+
+Parser = Callable[[bytes, Limits], Parsed]
+
+
+class HeadingPath:
+    """The headings above the current place.
+
+    Usage:
+        path = HeadingPath()
+        path.enter(1, "第一章")
+        path.enter(2, "第二节")     # str(path) == "第一章 › 第二节"
+    """
+
+    def __init__(self) -> None:
+        """Start above all headings."""
+        self._entered: list[tuple[int, str]] = []
+
+    def enter(self, level: int, text: str) -> str:
+        """Go under a heading, leaving those of the same or a deeper level; return the path."""
+        above = [(upper, name) for upper, name in self._entered if upper < level]
+        self._entered = [*above, (level, " ".join(text.split()))]
+        return str(self)
+
+    def __str__(self) -> str:
+        """Return the path from the top."""
+        return HEADING_MARK.join(name for _, name in self._entered)
