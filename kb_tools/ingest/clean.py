@@ -78,7 +78,7 @@ def remove_extra_space(text: str) -> str:
 
 
 def remove_trailing_space(text: str) -> str:
-    """Return code with its indentation kept, without blanks at line ends and runs of blank lines."""
+    """Return code with its indentation, without blanks at line ends and runs of blank lines."""
     return _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text)).strip("\n")
 
 

@@ -35,8 +35,8 @@ class BlockKind(StrEnum):
 class Block:
     """A paragraph, heading, table row or piece of code.
 
-    `heading` is the path above it ("第一章 › 第二节"), its own text included for a heading. `columns`
-    are the names in a table row's text, where each stands before its value ("姓名: 佐藤太郎").
+    `heading` is the path above it ("第一章 › 第二节"), its own text included for a heading.
+    `columns` are the names in a table row's text, each before its value ("姓名: 佐藤太郎").
     """
 
     text: str
