@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from kb_tools.errors import UnknownName
 
 _registered: dict[tuple[str, str], Callable[..., object]] = {}
+_FOLDERS = {"parsers": "ingest.parsers"}
 
 
 def register(group: str, name: str, create: Callable[..., object]) -> None:
@@ -19,11 +20,15 @@ def register(group: str, name: str, create: Callable[..., object]) -> None:
     _registered[group, name.lower()] = create
 
 
+def registered(group: str) -> list[str]:
+    """Return the names that were given to `register` in this process, sorted."""
+    return sorted(name for place, name in _registered if place == group)
+
+
 def known(group: str) -> list[str]:
     """Return all names of `group`, sorted."""
-    given = {name for place, name in _registered if place == group}
     plugged = {entry.name.lower() for entry in entry_points(group=f"kb_tools.{group}")}
-    return sorted(given | plugged | set(_modules(group)))
+    return sorted({*registered(group)} | plugged | set(_modules(group)))
 
 
 def load(group: str, name: str) -> Callable[..., object]:
@@ -35,7 +40,7 @@ def load(group: str, name: str) -> Callable[..., object]:
     if (group, wanted) in _registered:
         return _registered[group, wanted]
     if wanted in _modules(group):
-        create: Callable[..., object] = import_module(f"kb_tools.{group}.{wanted}").create
+        create: Callable[..., object] = import_module(f"{_folder(group)}.{wanted}").create
         return create
     for entry in entry_points(group=f"kb_tools.{group}"):
         if entry.name.lower() == wanted:
@@ -45,6 +50,10 @@ def load(group: str, name: str) -> Callable[..., object]:
 
 
 def _modules(group: str) -> list[str]:
-    folder = import_module(f"kb_tools.{group}").__path__
+    folder = import_module(_folder(group)).__path__
     names = [module.name for module in pkgutil.iter_modules(folder)]
     return [name for name in names if not name.startswith(("_", "base"))]
+
+
+def _folder(group: str) -> str:
+    return f"kb_tools.{_FOLDERS.get(group, group)}"

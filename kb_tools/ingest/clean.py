@@ -8,8 +8,10 @@ those scripts (Arabic, Persian, Indic ones).
 
 import re
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from kb_tools.config import PreProcess
+if TYPE_CHECKING:
+    from kb_tools.config import PreProcess
 
 REPLACEMENT = "\ufffd"
 
@@ -52,8 +54,10 @@ def storable(text: str) -> str:
     return _SURROGATE.sub(REPLACEMENT, text.replace("\x00", ""))
 
 
-def clean(text: str, pre_process: Collection[PreProcess] = ()) -> str:
+def clean(text: str, pre_process: "Collection[PreProcess]" = ()) -> str:
     """Return `text` cleaned as always and as `pre_process` says."""
+    from kb_tools.config import PreProcess  # slow to import, and parsers want only `storable`
+
     text = visible(text)
     if PreProcess.REMOVE_URL_AND_EMAIL in pre_process:
         text = remove_url_and_email(text)

@@ -1,0 +1,210 @@
+"""Parse files in a child process that can be limited, killed and replaced.
+
+A file can make a library loop, crash or eat all memory; then the child is lost and one document is
+in error, with its reason. The child is started at the first file and used for many: starting it
+costs far more than a small file does.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from dataclasses import asdict
+from types import TracebackType
+from typing import Self
+
+from kb_tools import registry
+from kb_tools.ingest.parsed import Limits, Parsed, ParseError
+from kb_tools.ingest.parsers import format_of
+from kb_tools.settings import Settings
+
+__all__ = ["ParseError", "ParserProcess"]
+
+
+class ParserProcess:
+    """Parses one file at a time, from any thread.
+
+    Parsers of this package and of entry points run in the child. One that was given to
+    `registry.register` exists only in this process, so it runs here: without limits of time and
+    memory.
+
+    Usage:
+        with ParserProcess(settings) as parser:
+            parsed = parser.parse(data, "pdf")
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Set the limits; nothing is started yet."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+
+    def parse(self, data: bytes, extension: str) -> Parsed:
+        """Return what the file holds. Raises ParseError with a reason for people."""
+        if len(data) > self._settings.max_file_bytes:
+            raise ParseError(
+                f"too large: {len(data):,} bytes, more than max_file_bytes "
+                f"({self._settings.max_file_bytes:,}); raise KB_MAX_FILE_BYTES or split the file"
+            )
+        name = format_of(extension)
+        limits = Limits.of(self._settings)
+        if name in registry.registered("parsers"):
+            return _parse_here(data, name, limits)
+        with self._lock:
+            return self._parse_in_child(data, name, limits)
+
+    def close(self) -> None:
+        """End the child; a later `parse` starts another."""
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _parse_in_child(self, data: bytes, name: str, limits: Limits) -> Parsed:
+        if self._child is None or not self._child.is_usable():
+            self._drop()
+            self._child = _Child(self._settings)
+        try:
+            header = json.dumps({"parser": name, "limits": asdict(limits)}).encode()
+            answer = self._child.ask(header, data)
+        except BaseException:  # an interrupt, too, leaves a child in the middle of an answer
+            self._drop()
+            raise
+        return self._read(answer)
+
+    def _read(self, answer: bytes) -> Parsed:
+        if answer.startswith(b'{"parsed": '):
+            return Parsed.from_json(answer[len(b'{"parsed": ') : -1].decode())
+        failed = json.loads(answer)
+        if "memory" in failed:
+            self._drop()  # what it still holds would count against the next file
+            raise ParseError(
+                f"needs more than {_size(failed['memory'])} of memory (parse_memory_bytes); "
+                "split the file or raise KB_PARSE_MEMORY_BYTES"
+            )
+        raise ParseError(failed["error"])
+
+    def _drop(self) -> None:
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+
+class _Child:
+    """One running process, killed when this object goes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._timeout_seconds = settings.parse_timeout_seconds
+        self._parent = os.getpid()
+        # -P: the working folder must not shadow the standard library; the parent's path goes along.
+        command = [
+            sys.executable, "-P", "-W", "ignore", "-m", "kb_tools.ingest.parsers",
+            str(settings.parse_memory_bytes), str(self._timeout_seconds),
+        ]  # fmt: skip
+        path = os.pathsep.join(place or os.getcwd() for place in sys.path)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
+        )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._parent)
+
+    def is_usable(self) -> bool:
+        """Tell whether it still runs and belongs to this process, not to one this forked from."""
+        return self._parent == os.getpid() and self._process.poll() is None
+
+    def ask(self, header: bytes, data: bytes) -> bytes:
+        """Return the child's answer. Raises ParseError if it is late or ends without one."""
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self._timeout_seconds, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            answer = self._exchange(header, data)
+        finally:
+            timer.cancel()
+            timer.join()
+        if answer is not None:
+            return answer
+        if late.is_set():
+            raise ParseError(
+                f"takes longer than {self._timeout_seconds:g} s (parse_timeout_seconds); "
+                "split the file or raise KB_PARSE_TIMEOUT_SECONDS"
+            )
+        raise ParseError(_crash(self._process.wait()))
+
+    def end(self) -> None:
+        """Kill it and wait until it is gone."""
+        self._finalizer()
+
+    def _exchange(self, header: bytes, data: bytes) -> bytes | None:
+        """Send a request and return the answer; None if the child ended."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:  # both are pipes; this is for the type checker
+            return None
+        try:
+            for content in (header, data):
+                stdin.write(len(content).to_bytes(8, "big"))
+                stdin.write(content)
+            stdin.flush()
+        except OSError:
+            return None
+        length = stdout.read(8)
+        if len(length) < 8:
+            return None
+        answer = stdout.read(int.from_bytes(length, "big"))
+        return answer if len(answer) == int.from_bytes(length, "big") else None
+
+
+def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # unsent bytes for a child that is gone
+                pipe.close()
+    if parent == os.getpid():
+        process.kill()
+        process.wait()
+
+
+def _parse_here(data: bytes, name: str, limits: Limits) -> Parsed:
+    from kb_tools.ingest.parsers.__main__ import parse
+
+    try:
+        return parse(data, name, limits)
+    except ParseError:
+        raise
+    except Exception as error:
+        raise ParseError(f"could not be read: {type(error).__name__}") from error
+
+
+def _crash(code: int) -> str:
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return f"could not be read: the parser crashed ({how}); the file may be damaged"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if count >= unit:
+            return f"{count / unit:g} {name}"
+    return f"{count:,} bytes"
