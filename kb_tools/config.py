@@ -25,7 +25,10 @@ from kb_tools.models import Json
 logger = logging.getLogger(__name__)
 
 RETRIEVER_ALIASES = {
-    "classic": "semantic", "default": "semantic", "graphrag": "graph", "fulltext": "full_text",
+    "classic": "semantic",
+    "default": "semantic",
+    "graphrag": "graph",
+    "fulltext": "full_text",
     "full-text": "full_text",
 }
 THRESHOLD_ADVICE = {
@@ -126,7 +129,7 @@ class RetrievalConfig(Checked):
         return self
 
     def overlaid_by(self, other: "RetrievalConfig | None") -> "RetrievalConfig":
-        """Return this config with the fields that `other` sets. Raises InvalidInput if they clash."""
+        """Return this config with the fields that `other` sets; raises InvalidInput on a clash."""
         if other is None:
             return self
         chosen = {name: getattr(other, name) for name in other.model_fields_set}
@@ -218,7 +221,9 @@ class ProcessRule(Checked):
             try:
                 regex.compile(pattern)
             except regex.error as error:
-                raise ValueError(f"separator {pattern!r} is no regular expression: {error}") from None
+                raise ValueError(
+                    f"separator {pattern!r} is no regular expression: {error}"
+                ) from None
         return separators
 
     @classmethod

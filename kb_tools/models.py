@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeAlias
 
 from langchain_core.utils.uuid import uuid7
 
-type Json = str | int | float | bool | None | list[Json] | dict[str, Json]
+Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
 def new_id() -> str:
@@ -54,7 +55,8 @@ class Reason(StrEnum):
 class Dataset:
     """A named collection of documents with one embedding model and one retrieval config.
 
-    `embedding_dimension` is None until the first vector is written.
+    `embedding_dimension` is None until the first vector is written; `index_revision` grows with
+    every change of what can be found.
     """
 
     id: str
@@ -64,13 +66,24 @@ class Dataset:
     retrieval_config: dict[str, Json]
     embedding_model: str
     embedding_dimension: int | None
-    document_count: int
-    segment_count: int
-    character_count: int
-    token_count: int
-    hit_count: int
+    index_revision: int
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True)
+class DatasetStatistics:
+    """How much a dataset holds, and how often it was asked and found."""
+
+    dataset_id: str
+    document_count: int
+    completed_document_count: int
+    segment_count: int
+    enabled_segment_count: int
+    character_count: int
+    token_count: int
+    query_count: int
+    hit_count: int
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ class DocumentState:
 
 
 def embedded_text(title: str, heading: str, content: str) -> str:
-    """Return what is embedded and indexed for a segment: title or heading path, newline, content."""
+    """Return what is embedded and indexed: heading path or title, a newline, the content."""
     above = heading or title
     return f"{above}\n{content}" if above else content
 

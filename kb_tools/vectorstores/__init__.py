@@ -7,7 +7,7 @@ re-read from its row afterwards. To add a store, add a file with `create(space, 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from kb_tools import registry
 from kb_tools.db import Database
 from kb_tools.settings import Settings
 
-type Vector = npt.NDArray[np.float32]
+Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class VectorStore(Protocol):
     def upsert(self, points: Sequence[Point], *, conn: Connection | None = None) -> None:
         """Write the points, replacing those of the same segment."""
 
-    def search(
-        self, vector: Vector, dataset_ids: Sequence[str], k: int
-    ) -> list[tuple[str, float]]:
+    def search(self, vector: Vector, dataset_ids: Sequence[str], k: int) -> list[tuple[str, float]]:
         """Return (segment id, cosine) of enabled segments, best first, exactly min(k, matches)."""
 
     def cosines(self, vector: Vector, segment_ids: Sequence[str]) -> dict[str, float]:

@@ -1,0 +1,1 @@
+"""The verbs that change knowledge, and those that look at it."""

@@ -1,0 +1,1 @@
+"""From a source to indexed segments: parse, clean, split, index, complete."""

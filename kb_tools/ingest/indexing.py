@@ -1,0 +1,108 @@
+"""Index segments: embed, cut into terms, and write every index in the transaction that completes.
+
+A segment is enabled by the same transaction that writes its indexes, so what says enabled can be
+found.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from kb_tools import db
+from kb_tools.errors import KnowledgeBaseError
+from kb_tools.ingest.isolate import together_or_alone
+from kb_tools.models import Dataset, embedded_text
+from kb_tools.resources import Resources
+from kb_tools.storage import datasets, full_text, segments
+from kb_tools.storage.segments import PendingSegment
+from kb_tools.text.terms import segment_terms
+from kb_tools.text.tokenize import extract_keywords
+from kb_tools.vectorstores import Point, Space, Vector
+
+
+@dataclass(frozen=True, eq=False)
+class IndexedSegment:
+    """A segment with all that the indexes hold of it."""
+
+    segment: PendingSegment
+    vector: Vector
+    keywords: list[str]
+    terms: Counter[str]
+
+
+def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:
+    """Embed, index and complete segments; those that fail end in error and not enabled."""
+    try:
+        vectors = _embed(kb, dataset, pending)
+    except KnowledgeBaseError as error:
+        with kb.db.transaction() as conn:
+            segments.fail(conn, [segment.id for segment in pending], f"not embedded: {error}")
+        return
+    ready = [_analysed(segment, vector) for segment, vector in zip(pending, vectors, strict=True)]
+
+    def write(conn: Connection, some: Sequence[IndexedSegment]) -> None:
+        _write(kb, conn, dataset, some)
+
+    together_or_alone(kb, ready, write, _fail)
+
+
+def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
+    segments.fail(conn, [item.segment.id], reason)
+
+
+def _analysed(segment: PendingSegment, vector: Vector) -> IndexedSegment:
+    keywords = extract_keywords(segment.content)
+    terms = segment_terms(segment.heading or segment.title, segment.content, keywords)
+    return IndexedSegment(segment, vector, keywords, terms)
+
+
+def _embed(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> list[Vector]:
+    """Return a vector per segment; a text that this account has embedded before is not again."""
+    known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
+    texts = {
+        segment.hash: embedded_text(segment.title, segment.heading, segment.content)
+        for segment in pending
+        if segment.hash not in known
+    }
+    if texts:
+        fresh = kb.embeddings.embed_documents(dataset.embedding_model, list(texts.values()))
+        kb.embeddings.check_dimension(dataset, fresh.shape[1])
+        known |= dict(zip(texts, fresh, strict=True))
+    return [known[segment.hash] for segment in pending]
+
+
+def _known_vectors(kb: Resources, dataset: Dataset, hashes: set[str]) -> dict[str, Vector]:
+    if dataset.embedding_dimension is None:
+        return {}
+    with kb.db.transaction() as conn:
+        owners = segments.of_equal_text(
+            conn, kb.account, dataset.embedding_model, dataset.embedding_dimension, list(hashes)
+        )
+    if not owners:
+        return {}
+    vectors = kb.vectors(dataset).vectors(list(owners.values()))
+    return {text: vectors[owner] for text, owner in owners.items() if owner in vectors}
+
+
+def _write(
+    kb: Resources, conn: Connection, dataset: Dataset, items: Sequence[IndexedSegment]
+) -> None:
+    db.lock(conn, f"dataset {dataset.id}")
+    there = set(segments.existing(conn, [item.segment.id for item in items]))
+    items = [item for item in items if item.segment.id in there]  # others were deleted meanwhile
+    if not items:
+        return
+    space = Space(dataset.embedding_model, len(items[0].vector))
+    datasets.record_dimension(conn, dataset.id, space.dimension)
+    kb.vector_stores.of(space).upsert([_point(item) for item in items], conn=conn)
+    full_text.write(conn, dataset.id, [(item.segment.id, item.terms) for item in items])
+    ids = [item.segment.id for item in items]
+    segments.complete(conn, ids, [item.keywords for item in items])
+    datasets.touch(conn, dataset.id)
+
+
+def _point(item: IndexedSegment) -> Point:
+    segment = item.segment
+    return Point(segment.id, segment.document_id, segment.dataset_id, item.vector)

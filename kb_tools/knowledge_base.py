@@ -1,0 +1,135 @@
+"""KnowledgeBase: everything the package does, as methods of one object.
+
+The functions live in their own modules and take `kb` first; here they are bound, one line each.
+Every method has an async twin with an `a` in front.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from psycopg_pool import ConnectionPool
+
+from kb_tools import hit_testing, search
+from kb_tools.assets import datasets, documents, segments
+from kb_tools.db import Database
+from kb_tools.embeddings import EmbeddingModels
+from kb_tools.nodes import dataset_retrieval as nodes
+from kb_tools.resources import Lanes, Resources, async_twin
+from kb_tools.retrievers import keyword
+from kb_tools.settings import Settings
+from kb_tools.storage import migrate, queries
+from kb_tools.tools import as_retriever as retrievers
+from kb_tools.tools import dataset_retrieval as tools
+from kb_tools.vectorstores import VectorStores
+
+
+class KnowledgeBase(Resources):
+    """Datasets, documents and segments, and one way to search them.
+
+    Usage:
+        with KnowledgeBase.open("./kb") as kb:
+            handbook = kb.create_dataset("员工手册", exist_ok=True)
+            kb.add_documents(handbook.id, ["leave.md", "travel.pdf"])
+            print(kb.search_in_datasets("年假可以跨年吗?", [handbook.id]).text)
+    """
+
+    @classmethod
+    def open(
+        cls,
+        where: str | Path | ConnectionPool[Any],
+        *,
+        embeddings: str | Embeddings | Mapping[str, Embeddings] = "local",
+        chat_model: BaseChatModel | None = None,
+        vector_store: str = "pgvector",
+        account: str = "default",
+        migrate: bool = True,
+        settings: Settings | None = None,
+    ) -> Self:
+        """Open a folder (embedded PostgreSQL), a `postgresql://` URL or an open psycopg pool.
+
+        `embeddings` is "local" (a model inside the package, no key, no download), a provider
+        string such as "openai:text-embedding-3-small", a LangChain Embeddings, or a mapping from
+        names to them, whose first is used for new datasets. `migrate=False` leaves the schema
+        alone. Raises BackendError if the database does not answer, InvalidState if its schema
+        does not fit.
+        """
+        settings = settings or Settings()
+        models = EmbeddingModels.of(embeddings, settings)
+        db = Database.open(where, settings)
+        try:
+            _prepare(db, settings, migrate_schema=migrate)
+            stores = VectorStores(vector_store, settings, db)
+            return cls(db, models, stores, Lanes(settings), settings, chat_model, account)
+        except BaseException:
+            db.close()
+            raise
+
+    def for_account(self, account: str) -> Self:
+        """Return this knowledge base for another account: same resources, other rows."""
+        return replace(self, account=account)
+
+    def close(self) -> None:
+        """Release everything; an embedded server stops with its last user. Twice is harmless."""
+        self.lanes.close()
+        self.vector_stores.close()
+        self.db.close()
+
+    def __enter__(self) -> Self:
+        """Return the knowledge base itself."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close it."""
+        self.close()
+
+    create_dataset = datasets.create_dataset
+    get_dataset = datasets.get_dataset
+    list_datasets = datasets.list_datasets
+    update_dataset = datasets.update_dataset
+    delete_dataset = datasets.delete_dataset
+    dataset_statistics = datasets.dataset_statistics
+    add_documents = documents.add_documents
+    batch_status = documents.batch_status
+    get_document = documents.get_document
+    list_documents = documents.list_documents
+    delete_document = documents.delete_document
+    list_segments = segments.list_segments
+    get_segment = segments.get_segment
+    keyword_table = keyword.keyword_table
+    search_in_datasets = search.search_in_datasets
+    hit = hit_testing.hit
+    retrieval_tool = tools.retrieval_tool
+    retrieval_node = nodes.retrieval_node
+    as_retriever = retrievers.as_retriever
+
+    acreate_dataset = async_twin(datasets.create_dataset)
+    aget_dataset = async_twin(datasets.get_dataset)
+    alist_datasets = async_twin(datasets.list_datasets)
+    aupdate_dataset = async_twin(datasets.update_dataset)
+    adelete_dataset = async_twin(datasets.delete_dataset)
+    adataset_statistics = async_twin(datasets.dataset_statistics)
+    aadd_documents = async_twin(documents.add_documents)
+    abatch_status = async_twin(documents.batch_status)
+    aget_document = async_twin(documents.get_document)
+    alist_documents = async_twin(documents.list_documents)
+    adelete_document = async_twin(documents.delete_document)
+    alist_segments = async_twin(segments.list_segments)
+    aget_segment = async_twin(segments.get_segment)
+    akeyword_table = async_twin(keyword.keyword_table)
+    asearch_in_datasets = async_twin(search.search_in_datasets)
+    ahit = async_twin(hit_testing.hit)
+    aretrieval_tool = async_twin(tools.retrieval_tool)
+    aretrieval_node = async_twin(nodes.retrieval_node)
+    aas_retriever = async_twin(retrievers.as_retriever)
+
+
+def _prepare(db: Database, settings: Settings, *, migrate_schema: bool) -> None:
+    if migrate_schema:
+        migrate.migrate(db, settings.db_schema)
+    migrate.require_current(db, settings.db_schema)
+    with db.transaction() as conn:
+        queries.roll_up(conn, settings.query_retention_days)

@@ -1,0 +1,1 @@
+"""What workflows add: the retrieval node and a state whose parallel branches join."""

@@ -1,0 +1,109 @@
+"""What every retriever shares: candidates in, guarded LangChain documents out.
+
+A retriever only proposes segment ids with scores. Here each of them is re-read from its row:
+what is deleted, disabled, unfinished or of another account is dropped, whatever an index says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.documents import Document as LCDocument
+from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
+from pydantic import ConfigDict, Field, SkipValidation
+
+from kb_tools import registry, trace
+from kb_tools.config import RetrievalConfig
+from kb_tools.models import Json
+from kb_tools.resources import Resources
+from kb_tools.storage import segments
+
+POOL_BANDS = (100, 500)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A proposed segment; `scores` keeps rank and raw score per arm."""
+
+    segment_id: str
+    score: float
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def pool_size(k: int) -> int:
+    """Return how many candidates to fetch for `k`: 100 up to 100, else 500.
+
+    Within a band the result for a smaller k is the head of that for a larger one.
+    """
+    return next(band for band in POOL_BANDS if k <= band)
+
+
+class GuardedRetriever(BaseRetriever):
+    """Base of all retrievers: at most `k` enabled segments, best first, each read from its row."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    kb: SkipValidation[Resources] = Field(repr=False, exclude=True)
+    dataset_ids: list[str]
+    config: RetrievalConfig
+    k: int = Field(4, ge=1, le=500)
+
+    name_in_config: ClassVar[str]
+    score_kind: ClassVar[str]
+
+    def candidates(
+        self, query: str, pool: int, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Hit]:
+        """Return at most `pool` proposed segments, best first, ties in a fixed order."""
+        raise NotImplementedError
+
+    def kind_of_score(self) -> str:
+        """Return what `metadata["score"]` is called for this retriever's config."""
+        return self.score_kind
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[LCDocument]:
+        wanted = self.k if k is None else k
+        with trace.stage(self.name_in_config) as measured:
+            hits = self.candidates(query, pool_size(wanted), run_manager)
+            measured.count = len(hits)
+        return self._guarded(hits)[:wanted]
+
+    def _guarded(self, hits: Sequence[Hit]) -> list[LCDocument]:
+        with trace.stage("read_guard") as measured:
+            ids = [hit.segment_id for hit in hits]
+            with self.kb.db.transaction() as conn:
+                rows = segments.read_visible(conn, self.kb.account, self.dataset_ids, ids)
+            found = [(hit, rows[hit.segment_id]) for hit in hits if hit.segment_id in rows]
+            measured.count = len(found)
+            measured.facts["dropped"] = len(hits) - len(found)
+        return [self._document(hit, row) for hit, row in found]
+
+    def _document(self, hit: Hit, row: segments.VisibleSegment) -> LCDocument:
+        scores: dict[str, Json] = {arm: dict(value) for arm, value in hit.scores.items()}
+        metadata: dict[str, Json] = {
+            **row.metadata(),
+            "score": float(hit.score),
+            "score_kind": self.kind_of_score(),
+            "scores": scores,
+        }
+        return LCDocument(id=row.segment_id, page_content=row.content, metadata=metadata)
+
+    def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
+        return LangSmithRetrieverParams(ls_retriever_name=f"kb_tools_{self.name_in_config}")
+
+
+def create_retriever(
+    kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig
+) -> BaseRetriever:
+    """Return the retriever that `config` names, over datasets that `kb` owns.
+
+    Raises UnknownName if nobody registered that name.
+    """
+    create = cast(
+        Callable[[Resources, Sequence[str], RetrievalConfig], BaseRetriever],
+        registry.load("retrievers", config.retriever),
+    )
+    return create(kb, dataset_ids, config)

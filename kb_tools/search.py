@@ -1,0 +1,303 @@
+"""`search_in_datasets`: the only way to read. Tools, nodes, retrievers, hit tests and CLI call it.
+
+query -> account owns every dataset? -> blank? -> dispatch (groups, candidates, read guard,
+merge, cut to k) -> cut to the token budget -> label -> log -> SearchResult
+"""
+
+import html
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.documents import Document as LCDocument
+
+from kb_tools import citations, dispatch, trace
+from kb_tools.config import RetrievalConfig
+from kb_tools.embeddings import remembering_questions
+from kb_tools.errors import InvalidInput, MissingDependency, NotFound
+from kb_tools.ingest.clean import storable, visible
+from kb_tools.models import Dataset, Degraded, Json, Reason, new_id
+from kb_tools.resources import Resources
+from kb_tools.storage import datasets, queries, segments
+from kb_tools.storage.queries import LoggedQuery, ReturnedHit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+
+MESSAGES: Mapping[Reason, str] = {
+    Reason.BLANK_QUERY: "问题是空的, 没有检索。The query is empty: ask with words.",
+    Reason.NO_DATASET: "没有指定知识库。No dataset was given to search in.",
+    Reason.NOTHING_ENABLED: "知识库内没有启用的内容。The datasets hold no enabled content yet.",
+    Reason.FILTERED_OUT: "没有文档符合过滤条件。No document matches the filter; loosen it.",
+    Reason.BELOW_THRESHOLD: (
+        "知识库内没有检索到对应内容。Nothing was similar enough (score_threshold); "
+        "ask in other words or lower the threshold."
+    ),
+    Reason.OVER_BUDGET: (
+        "检索到的内容超出了 token 预算。What was found does not fit into token_budget; raise it."
+    ),
+    Reason.NO_MATCH: (
+        "知识库内没有检索到对应内容。Nothing was found; try other words, or fewer of them."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who asked, for the log."""
+
+    source: str = "app"
+    source_app_id: str | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found: documents best first, their rendered text, and how it came about.
+
+    Iterate or index it for LangChain documents; `text` is what a model reads. `reason` says why
+    nothing was found and is None otherwise; `degraded` names what did not answer; `cut` counts
+    hits that did not fit into the token budget. Scores are comparable within one result only.
+    """
+
+    query: str
+    documents: list[LCDocument]
+    text: str
+    reason: Reason | None
+    degraded: list[Degraded]
+    cut: int
+    trace: trace.Trace = field(repr=False)
+    trace_id: str = field(repr=False)
+    config_fingerprint: str = field(repr=False)
+    milliseconds: float = field(repr=False)
+
+    def __iter__(self) -> Iterator[LCDocument]:
+        """Iterate over the documents, best first."""
+        return iter(self.documents)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.documents)
+
+    def __bool__(self) -> bool:
+        """Say whether anything was found."""
+        return bool(self.documents)
+
+    def __getitem__(self, index: int) -> LCDocument:
+        """Return the document at `index`; label [1] is index 0."""
+        return self.documents[index]
+
+    def __repr__(self) -> str:
+        """Show the size of the result and all that is missing from it."""
+        notes = [f"{len(self.documents)} documents"]
+        notes += [f"reason={self.reason}"] if self.reason else []
+        notes += [f"cut by token budget={self.cut}"] if self.cut else []
+        notes += [f"degraded={self.degraded}"] if self.degraded else []
+        return f"SearchResult({visible(self.query)[:60]!r}: {', '.join(notes)})"
+
+    @property
+    def citations(self) -> dict[int, citations.Citation]:
+        """Return label -> document id, segment id, position and name."""
+        return citations.citations(self.documents)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per document. Raises MissingDependency without pandas."""
+        return frame([_row(document) for document in self.documents])
+
+    def _repr_html_(self) -> str:
+        rows = [_row(document) for document in self.documents]
+        return f"<p>{html.escape(repr(self))}</p>{html_table(rows)}"
+
+
+def search_in_datasets(
+    kb: Resources,
+    query: str,
+    dataset_ids: Sequence[str],
+    config: RetrievalConfig | None = None,
+    *,
+    source: str = "app",
+    source_app_id: str | None = None,
+    created_by: str | None = None,
+) -> SearchResult:
+    """Find at most `k` enabled segments, best first, and log the query.
+
+    `config` overlays each dataset's own by the fields it sets. Raises NotFound if any dataset is
+    missing, InvalidInput for settings that do not go together, and BackendError if no part of
+    the search could answer; a part that fails is named in `degraded`.
+    """
+    origin = Origin(source, source_app_id, created_by)
+    return run(kb, query, _ids(dataset_ids), config, origin=origin)
+
+
+def run(
+    kb: Resources,
+    query: str,
+    dataset_ids: Sequence[str],
+    config: RetrievalConfig | None,
+    *,
+    origin: Origin,
+    bound: bool = False,
+) -> SearchResult:
+    """Search as `search_in_datasets` does; `bound` ids may be gone by now, which is `degraded`."""
+    started = time.perf_counter()
+    with trace.recording() as recorded, remembering_questions():
+        found = _owned(kb, dataset_ids, bound=bound)
+        query = _searchable(query)
+        documents: list[LCDocument] = []
+        fingerprint = ""
+        reason = _nothing_to_do(query, found)
+        if reason is None:
+            plan = dispatch.plan(kb, found, config)
+            fingerprint = plan.fingerprint()
+            candidates = dispatch.retrieve(kb, query, plan)
+            documents = _within_budget(candidates, plan.config)
+            if not documents:
+                reason = _why_empty(kb, found, candidates, recorded)
+        result = SearchResult(
+            query=query,
+            documents=citations.labelled(documents),
+            text=citations.combine_documents(documents) if documents else _message(reason),
+            reason=reason,
+            degraded=recorded.degraded,
+            cut=len(candidates) - len(documents) if fingerprint else 0,
+            trace=recorded,
+            trace_id=new_id(),
+            config_fingerprint=fingerprint,
+            milliseconds=1000 * (time.perf_counter() - started),
+        )
+        if fingerprint:
+            _log(kb, result, found, origin)
+    return result
+
+
+def fence_secret(kb: Resources) -> str:
+    """Return the secret from which fences around passages are derived."""
+    with kb.db.transaction() as conn:
+        return queries.secret(conn, "fence")
+
+
+def _ids(dataset_ids: Sequence[str]) -> list[str]:
+    if isinstance(dataset_ids, str):
+        raise InvalidInput(f"dataset_ids is a list of ids; got the text {dataset_ids!r}")
+    return list(dict.fromkeys(dataset_ids))
+
+
+def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Dataset]:
+    with kb.db.transaction() as conn:
+        found = datasets.read(conn, kb.account, [i for i in dataset_ids if _storable(i)])
+    missing = set(dataset_ids) - {dataset.id for dataset in found}
+    for dataset_id in (i for i in dataset_ids if i in missing):
+        error = NotFound(f"no dataset with id {dataset_id!r}")
+        if not bound:
+            raise error
+        trace.current().miss(f"dataset {dataset_id}", error)
+    return found
+
+
+def _storable(dataset_id: str) -> bool:
+    return "\0" not in dataset_id and dataset_id.isascii()
+
+
+def _searchable(query: str) -> str:
+    return storable(query).strip()
+
+
+def _nothing_to_do(query: str, found: Sequence[Dataset]) -> Reason | None:
+    if not query:
+        return Reason.BLANK_QUERY
+    return None if found else Reason.NO_DATASET
+
+
+def _within_budget(documents: list[LCDocument], config: RetrievalConfig) -> list[LCDocument]:
+    if config.token_budget is None:
+        return documents
+    with trace.stage("token_budget") as measured:
+        kept = dispatch.within(documents, dispatch.limit_of(config.token_budget))
+        measured.count = len(kept)
+        measured.facts["budget"] = config.token_budget
+    return kept
+
+
+def _why_empty(
+    kb: Resources,
+    found: Sequence[Dataset],
+    candidates: Sequence[LCDocument],
+    recorded: trace.Trace,
+) -> Reason:
+    if candidates:
+        return Reason.OVER_BUDGET
+    with kb.db.transaction() as conn:
+        if not segments.any_visible(conn, [dataset.id for dataset in found]):
+            return Reason.NOTHING_ENABLED
+    below = any(stage.facts.get("below_threshold") for stage in recorded.stages)
+    return Reason.BELOW_THRESHOLD if below else Reason.NO_MATCH
+
+
+def _message(reason: Reason | None) -> str:
+    return MESSAGES[reason or Reason.NO_MATCH]
+
+
+def _log(kb: Resources, result: SearchResult, found: Sequence[Dataset], origin: Origin) -> None:
+    logged = LoggedQuery(
+        trace_id=result.trace_id,
+        query=result.query,
+        rewritten_query=None,
+        source=origin.source,
+        source_app_id=origin.source_app_id,
+        created_by=origin.created_by,
+        config_fingerprint=result.config_fingerprint,
+        reason=result.reason,
+        milliseconds=result.milliseconds,
+    )
+    hits = [
+        ReturnedHit(
+            document.metadata["dataset_id"],
+            document.metadata["document_id"],
+            document.metadata["segment_id"],
+            document.metadata["score"],
+        )
+        for document in result.documents
+    ]
+    try:
+        with kb.db.transaction() as conn:
+            queries.log(conn, logged, [dataset.id for dataset in found], hits)
+    except Exception as error:
+        trace.current().miss("query log", error)
+        logger.warning("query not logged: %s", type(error).__name__)
+
+
+def _row(document: LCDocument) -> dict[str, Json]:
+    names = ("citation", "score", "score_kind", "document_name", "position", "heading", "page")
+    row: dict[str, Json] = {name: document.metadata.get(name) for name in names}
+    return row | {"content": document.page_content, "segment_id": document.id}
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Return rows as a pandas DataFrame. Raises MissingDependency without pandas."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingDependency("pandas", "notebooks") from None
+    return pd.DataFrame(rows)
+
+
+def html_table(rows: Sequence[Mapping[str, object]], limit: int = 200) -> str:
+    """Return rows as an HTML table; every value is escaped and cut to `limit` characters."""
+    if not rows:
+        return ""
+
+    def cell(value: object) -> str:
+        text = "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+        text = visible(text)
+        return html.escape(text if len(text) <= limit else text[:limit] + "…")
+
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{cell(value)}</td>" for value in row.values()) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,268 @@
+"""Rows of documents, their bytes and their cleaned text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import Connection
+from psycopg.rows import class_row, kwargs_row
+from psycopg.types.json import Jsonb
+
+from kb_tools.models import Document, DocumentState, DocumentStatus, Json
+
+
+@dataclass(frozen=True)
+class NewDocument:
+    """A document before its build."""
+
+    id: str
+    name: str
+    source: str
+    extension: str
+    mime_type: str
+    content: bytes
+    content_hash: str
+    metadata: dict[str, Json]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class WaitingDocument:
+    """What a build needs to know of a document."""
+
+    id: str
+    dataset_id: str
+    name: str
+    extension: str
+    content: bytes
+    metadata: dict[str, Json]
+
+
+def insert(
+    conn: Connection,
+    dataset_id: str,
+    *,
+    batch: str,
+    rule_id: str,
+    documents: Sequence[NewDocument],
+) -> None:
+    """Add waiting documents behind the last of the dataset, whose lock the caller holds."""
+    row = conn.execute(
+        "SELECT coalesce(max(position), 0) FROM document WHERE dataset_id = %s", (dataset_id,)
+    ).fetchone()
+    last = int(row[0]) if row else 0
+    with conn.cursor().copy(
+        """
+        COPY document (id, dataset_id, process_rule_id, batch, name, source, extension, mime_type,
+                       size, content_hash, metadata, position, status, error) FROM STDIN
+        """
+    ) as copy:
+        for position, new in enumerate(documents, start=last + 1):
+            status = DocumentStatus.ERROR if new.error else DocumentStatus.WAITING
+            copy.write_row(
+                (
+                    new.id, dataset_id, rule_id, batch, new.name, new.source, new.extension,
+                    new.mime_type, len(new.content), new.content_hash, Jsonb(new.metadata),
+                    position, status.value, new.error,
+                )
+            )  # fmt: skip
+    with conn.cursor().copy(
+        "COPY document_file (document_id, content) FROM STDIN WITH (FORMAT binary)"
+    ) as copy:
+        copy.set_types(["text", "bytea"])
+        for new in documents:
+            copy.write_row((new.id, new.content))
+
+
+def insert_rule(
+    conn: Connection, rule_id: str, dataset_id: str, mode: str, rule: dict[str, Json]
+) -> None:
+    """Keep a snapshot of the rule of one batch."""
+    conn.execute(
+        "INSERT INTO process_rule (id, dataset_id, mode, rule) VALUES (%s, %s, %s, %s)",
+        (rule_id, dataset_id, mode, Jsonb(rule)),
+    )
+
+
+def sizes(conn: Connection, document_ids: Sequence[str]) -> dict[str, int]:
+    """Return the size of each document in bytes."""
+    rows = conn.execute("SELECT id, size FROM document WHERE id = ANY(%s)", (list(document_ids),))
+    return dict(rows.fetchall())
+
+
+def waiting(conn: Connection, document_ids: Sequence[str]) -> list[WaitingDocument]:
+    """Return those documents that wait to be built, with their bytes, in the order given."""
+    rows = conn.cursor(row_factory=class_row(WaitingDocument), binary=True).execute(
+        """
+        SELECT d.id, d.dataset_id, d.name, d.extension, f.content, d.metadata
+        FROM document d JOIN document_file f ON f.document_id = d.id
+        WHERE d.id = ANY(%s) AND d.status = 'waiting'
+        """,
+        (list(document_ids),),
+    )
+    found = {row.id: row for row in rows}
+    return [found[document_id] for document_id in document_ids if document_id in found]
+
+
+def start(conn: Connection, document_ids: Sequence[str]) -> None:
+    """Note that the build of documents has begun."""
+    conn.execute(
+        """
+        UPDATE document SET status = 'parsing', processing_started_at = clock_timestamp(),
+            updated_at = clock_timestamp() WHERE id = ANY(%s)
+        """,
+        (list(document_ids),),
+    )
+
+
+@dataclass(frozen=True)
+class ReadDocument:
+    """What parsing and cleaning gave; `metadata` is what the file says of itself."""
+
+    id: str
+    text: str
+    report: dict[str, Json]
+    metadata: dict[str, Json]
+
+
+def parsed(conn: Connection, texts: Sequence[ReadDocument]) -> None:
+    """Keep the texts of documents that go on to be split; metadata given by the caller wins."""
+    ids = [read.id for read in texts]
+    conn.execute("DELETE FROM document_text WHERE document_id = ANY(%s)", (ids,))
+    with conn.cursor().copy("COPY document_text (document_id, content) FROM STDIN") as copy:
+        for read in texts:
+            copy.write_row((read.id, read.text))
+    conn.execute(
+        """
+        UPDATE document d SET status = 'splitting', report = new.report,
+            metadata = new.metadata || d.metadata,
+            parsing_completed_at = clock_timestamp(), updated_at = clock_timestamp()
+        FROM unnest(%s::text[], %s::jsonb[], %s::jsonb[]) AS new(id, report, metadata)
+        WHERE d.id = new.id
+        """,
+        (ids, [Jsonb(read.report) for read in texts], [Jsonb(read.metadata) for read in texts]),
+    )
+
+
+def split(conn: Connection, totals: Sequence[tuple[str, int, int]]) -> None:
+    """Note (document id, characters, tokens) of documents whose segments now exist."""
+    conn.execute(
+        """
+        UPDATE document d SET status = 'indexing', character_count = new.characters,
+            token_count = new.tokens, splitting_completed_at = clock_timestamp(),
+            updated_at = clock_timestamp()
+        FROM unnest(%s::text[], %s::int[], %s::int[]) AS new(id, characters, tokens)
+        WHERE d.id = new.id
+        """,
+        tuple(map(list, zip(*totals, strict=True))),
+    )
+
+
+def complete(conn: Connection, document_ids: Sequence[str]) -> None:
+    """Complete documents whose segments are all done: error if every one failed, else enabled."""
+    conn.execute(
+        """
+        UPDATE document d SET
+            status = CASE WHEN t.failed = t.total THEN 'error' ELSE 'completed' END,
+            enabled = t.failed < t.total,
+            error = CASE WHEN t.failed > 0
+                THEN format('%%s of %%s segments failed: %%s', t.failed, t.total, t.error) END,
+            indexing_completed_at = clock_timestamp(), updated_at = clock_timestamp(),
+            completed_at = CASE WHEN t.failed < t.total THEN clock_timestamp() END,
+            stopped_at = CASE WHEN t.failed = t.total THEN clock_timestamp() END
+        FROM (SELECT document_id, count(*) AS total, min(error) AS error,
+                     count(*) FILTER (WHERE status = 'error') AS failed
+              FROM segment WHERE document_id = ANY(%s) GROUP BY document_id) t
+        WHERE d.id = t.document_id AND d.status = 'indexing'
+        """,
+        (list(document_ids),),
+    )
+
+
+def fail(conn: Connection, document_id: str, error: str) -> None:
+    """End a document's build in error, with its reason."""
+    conn.execute(
+        """
+        UPDATE document SET status = 'error', enabled = false, error = %s,
+            stopped_at = clock_timestamp(), updated_at = clock_timestamp() WHERE id = %s
+        """,
+        (error, document_id),
+    )
+
+
+def read(conn: Connection, account: str, document_ids: Sequence[str]) -> list[Document]:
+    """Return the account's documents among `document_ids`, in that order; others are left out."""
+    rows = conn.cursor(row_factory=kwargs_row(_document)).execute(
+        """
+        SELECT d.id, d.dataset_id, d.batch, d.name, d.source, d.extension, d.mime_type, d.size,
+               d.content_hash, d.metadata, r.rule AS process_rule, d.position, d.character_count,
+               d.token_count, d.enabled, d.disabled_at, d.status, d.error, d.report, d.created_at,
+               d.updated_at, d.processing_started_at, d.parsing_completed_at,
+               d.splitting_completed_at, d.indexing_completed_at, d.completed_at, d.stopped_at,
+               (SELECT count(*) FROM segment s WHERE s.document_id = d.id) AS segment_count,
+               (SELECT coalesce(sum(hits), 0)::bigint FROM segment_hit h
+                WHERE h.document_id = d.id) AS hit_count
+        FROM document d JOIN dataset k ON k.id = d.dataset_id
+        JOIN process_rule r ON r.id = d.process_rule_id
+        WHERE d.id = ANY(%s) AND k.account_id = %s
+        """,
+        (list(document_ids), account),
+    )
+    found = {row.id: row for row in rows}
+    return [found[document_id] for document_id in document_ids if document_id in found]
+
+
+def page(
+    conn: Connection,
+    account: str,
+    dataset_id: str,
+    *,
+    search: str | None,
+    offset: int,
+    limit: int,
+) -> list[Document]:
+    """Return documents of a dataset whose name holds `search`, newest first."""
+    rows = conn.execute(
+        """
+        SELECT id FROM document
+        WHERE dataset_id = %s AND (%s::text IS NULL OR strpos(lower(name), lower(%s)) > 0)
+        ORDER BY position DESC OFFSET %s LIMIT %s
+        """,
+        (dataset_id, search, search, offset, limit),
+    ).fetchall()
+    return read(conn, account, [document_id for (document_id,) in rows])
+
+
+def states(conn: Connection, account: str, batch: str) -> list[DocumentState]:
+    """Return where each document of a batch is, in upload order."""
+    return (
+        conn.cursor(row_factory=kwargs_row(_state))
+        .execute(
+            """
+            SELECT d.id AS document_id, d.name, d.status, d.error,
+                   count(s.id) AS segment_count,
+                   count(s.id) FILTER (WHERE s.status = 'completed') AS completed_segment_count,
+                   d.created_at, d.processing_started_at, d.parsing_completed_at,
+                   d.splitting_completed_at, d.indexing_completed_at, d.completed_at, d.stopped_at
+            FROM document d JOIN dataset k ON k.id = d.dataset_id
+            LEFT JOIN segment s ON s.document_id = d.id
+            WHERE d.batch = %s AND k.account_id = %s
+            GROUP BY d.id ORDER BY d.position
+            """,
+            (batch, account),
+        )
+        .fetchall()
+    )
+
+
+def delete(conn: Connection, document_id: str) -> None:
+    """Remove a document; its segments, bytes and text go with it."""
+    conn.execute("DELETE FROM document WHERE id = %s", (document_id,))
+
+
+def _document(**row: Any) -> Document:
+    return Document(**row | {"status": DocumentStatus(row["status"])})
+
+
+def _state(**row: Any) -> DocumentState:
+    return DocumentState(**row | {"status": DocumentStatus(row["status"])})

@@ -1,0 +1,90 @@
+"""The query log and the hit counts: rows that are only ever added, and rolled up now and then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psycopg import Connection
+
+from kb_tools import db
+
+
+@dataclass(frozen=True)
+class LoggedQuery:
+    """One search as it is remembered, for each dataset it was asked of."""
+
+    trace_id: str
+    query: str
+    rewritten_query: str | None
+    source: str
+    source_app_id: str | None
+    created_by: str | None
+    config_fingerprint: str
+    reason: str | None
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class ReturnedHit:
+    """A segment that a search returned."""
+
+    dataset_id: str
+    document_id: str
+    segment_id: str
+    score: float
+
+
+def log(
+    conn: Connection, query: LoggedQuery, dataset_ids: Sequence[str], hits: Sequence[ReturnedHit]
+) -> None:
+    """Add one row per searched dataset and one per returned segment."""
+    with conn.cursor() as cursor:
+        cursor.executemany(
+            """
+            INSERT INTO dataset_query (trace_id, dataset_id, query, rewritten_query, source,
+                source_app_id, created_by, config_fingerprint, segment_ids, scores, reason,
+                milliseconds)
+            SELECT %s, id, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s FROM dataset WHERE id = %s
+            """,
+            [
+                (
+                    query.trace_id, query.query, query.rewritten_query, query.source,
+                    query.source_app_id, query.created_by, query.config_fingerprint,
+                    [hit.segment_id for hit in hits if hit.dataset_id == dataset_id],
+                    [hit.score for hit in hits if hit.dataset_id == dataset_id],
+                    query.reason, query.milliseconds, dataset_id,
+                )
+                for dataset_id in dataset_ids
+            ],
+        )  # fmt: skip
+        cursor.executemany(
+            """
+            INSERT INTO segment_hit (segment_id, document_id, dataset_id, hits)
+            SELECT %s, %s, id, 1 FROM dataset WHERE id = %s
+            """,
+            [(hit.segment_id, hit.document_id, hit.dataset_id) for hit in hits],
+        )
+
+
+def roll_up(conn: Connection, retention_days: int) -> None:
+    """Make many hit rows of a segment one, and forget queries older than `retention_days`."""
+    db.lock(conn, "kb_tools roll-up of hits")
+    conn.execute(
+        """
+        WITH gone AS (DELETE FROM segment_hit RETURNING segment_id, document_id, dataset_id, hits)
+        INSERT INTO segment_hit (segment_id, document_id, dataset_id, hits)
+        SELECT g.segment_id, g.document_id, g.dataset_id, sum(g.hits)
+        FROM gone g JOIN segment s ON s.id = g.segment_id
+        GROUP BY g.segment_id, g.document_id, g.dataset_id
+        """
+    )
+    conn.execute(
+        "DELETE FROM dataset_query WHERE created_at < now() - make_interval(days => %s)",
+        (retention_days,),
+    )
+
+
+def secret(conn: Connection, name: str) -> str:
+    """Return this knowledge base's secret called `name`."""
+    row = conn.execute("SELECT value FROM secret WHERE name = %s", (name,)).fetchone()
+    assert row is not None  # the migration wrote it
+    return str(row[0])

@@ -1,0 +1,1 @@
+"""What agents call: the retrieval tool, and a retriever for chains."""
