@@ -29,11 +29,9 @@ FUNCTION_WORDS = """
     a an and are as at be been but by can could did do does for from had has have how i if in into
     is it its may of on or s shall should so such t than that the their them then there these they
     this those to was we were what when where which who whom whose why will with would you your
-    的 了 和 与 或 及 在 是 有 为 吗 呢 吧 啊 呀 么 这 那 就 也 都 而 被 把 让 个 什么 怎么 怎样
-    如何 哪些 哪个 请问 以及
+    吗 呢 吧 啊 呀 么 什么 怎么 怎样 如何 哪些 哪个 请问
 """
 STOP_WORDS = frozenset(FUNCTION_WORDS.split())
-
 
 _INVISIBLE = regex.compile(r"\p{Cf}+")
 _BROKEN = regex.compile(r"[\p{Cs}\x00]")
@@ -85,6 +83,16 @@ def stems(cut: Iterable[str]) -> list[str]:
     return [stemmer.stemWord(word) if word.isascii() else word for word in cut]
 
 
+def with_parts(cut: Iterable[str]) -> list[str]:
+    """Return the words, each behind the dictionary words of two and three ideographs inside it."""
+    return [part for word in cut for part in (*_parts(word), word)]
+
+
+def signs(word: str) -> list[str]:
+    """Return the ideographs of `word`."""
+    return _HAN.findall(word)
+
+
 def query_words(query: str) -> list[str]:
     """Return what a question is searched by: its words, without function words if others remain."""
     cut = words(query)
@@ -121,6 +129,15 @@ def _cut(text: str) -> Iterator[str]:
             yield from (piece[i : i + 2] for i in range(len(piece) - 1))
         else:
             yield piece[:MAX_TERM_LENGTH]
+
+
+@lru_cache(maxsize=50_000)
+def _parts(word: str) -> tuple[str, ...]:
+    if len(word) < 3 or not _HAN.match(word):
+        return ()
+    known = _jieba().FREQ
+    inner = (word[i : i + n] for n in (2, 3) if n < len(word) for i in range(len(word) - n + 1))
+    return tuple(part for part in inner if known.get(part))
 
 
 class _AlreadyCut:

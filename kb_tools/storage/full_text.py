@@ -1,0 +1,328 @@
+"""The full-text index: BM25 over packed rows, exact for every candidate it looks at.
+
+A segment is one row: ids of its terms and their counts. A search reads the rows that hold the
+rarest terms of the question and scores all its terms on them, so a frequent word costs nothing;
+a bound on what the words left out could add tells how much of the result is proven.
+Counts are kept by triggers. Whoever writes holds the dataset's lock.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from psycopg import Connection
+
+from kb_tools.errors import InvalidState
+from kb_tools.text.terms import SegmentTerms
+from kb_tools.text.tokenize import TOKENIZER
+
+K1, B = 1.2, 0.75  # Robertson and Zaragoza 2009
+CANDIDATES = 4_000
+WIDER = 8
+MAX_QUERY_TERMS = 256
+MAX_COUNT = 0xFFFF
+
+
+@dataclass(frozen=True)
+class Found:
+    """Visible segments with their BM25, best first, ties by id.
+
+    `maximum` is the most that any segment could score. The first `proven` hits are certainly the
+    best of all; `terms` of the question are in the index, `candidates` segments were scored.
+    """
+
+    hits: list[tuple[str, float]]
+    maximum: float
+    proven: int
+    terms: int
+    candidates: int
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of the question: its weight, and its id in each dataset that knows it."""
+
+    df: int
+    weight: float  # the most it can add to a score
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Question:
+    terms: list[_Term]
+    mean_length: float
+
+    @property
+    def maximum(self) -> float:
+        return sum(term.weight for term in self.terms)
+
+    def known(self) -> list[_Term]:
+        """Return the terms that some segment holds, rarest first."""
+        return sorted((term for term in self.terms if term.df), key=lambda term: term.df)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the index, unpacked: `terms` and `counts` of all of them one behind the other."""
+
+    ids: list[str]
+    lengths: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    terms: NDArray[np.int32]
+    counts: NDArray[np.uint16]
+
+
+def write(conn: Connection, dataset_id: str, segments: Sequence[tuple[str, SegmentTerms]]) -> None:
+    """Index segments (id, terms), in place of what the index had for them.
+
+    Raises InvalidState if the dataset's index was built by another tokenizer.
+    """
+    conn.execute(
+        "INSERT INTO full_text_statistics (dataset_id, tokenizer) VALUES (%s, %s) "
+        "ON CONFLICT DO NOTHING",
+        (dataset_id, TOKENIZER),
+    )
+    _require_tokenizer(conn, [dataset_id])
+    ids = _term_ids(
+        conn, dataset_id, sorted({term for _, segment in segments for term in segment.counts})
+    )
+    remove(conn, dataset_id, [segment_id for segment_id, _ in segments])
+    columns = """
+        COPY full_text_segment (segment_id, dataset_id, length, terms, frequencies) FROM STDIN
+    """
+    with conn.cursor().copy(columns) as copy:
+        for segment_id, segment in segments:
+            pairs = sorted((ids[term], count) for term, count in segment.counts.items())
+            terms = [term_id for term_id, _ in pairs]
+            counts = np.fromiter((min(count, MAX_COUNT) for _, count in pairs), "<u2", len(pairs))
+            copy.write_row((segment_id, dataset_id, segment.length, terms, counts.tobytes()))
+
+
+def remove(conn: Connection, dataset_id: str, segment_ids: Sequence[str]) -> None:
+    """Take segments out of the index.
+
+    Deleting their rows does it too, segment by segment; for many this is much faster.
+    """
+    conn.execute(
+        "DELETE FROM full_text_segment WHERE dataset_id = %s AND segment_id = ANY(%s)",
+        (dataset_id, list(segment_ids)),
+    )
+
+
+def clear(conn: Connection, dataset_id: str) -> None:
+    """Drop the index of a dataset: before it is rebuilt, or deleted."""
+    # The lexicon goes first: then there is nothing left to count down.
+    conn.execute("DELETE FROM full_text_term WHERE dataset_id = %s", (dataset_id,))
+    conn.execute("DELETE FROM full_text_statistics WHERE dataset_id = %s", (dataset_id,))
+    conn.execute("DELETE FROM full_text_segment WHERE dataset_id = %s", (dataset_id,))
+
+
+def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], pool: int) -> Found:
+    """Return the `pool` best visible segments for the terms of a question.
+
+    However many disabled segments rank above them, as many visible ones are returned as there
+    are. Document frequencies, count and mean length are those of all the datasets together.
+    Raises InvalidState if an index was built by another tokenizer.
+    """
+    _require_tokenizer(conn, dataset_ids)
+    question = _question(conn, dataset_ids, terms)
+    known, budget = question.known(), CANDIDATES
+    while True:
+        chosen = _rarest(known, budget)
+        rows = _holding(conn, chosen, visible_only=budget > CANDIDATES)
+        ranked = _ranked(rows, _score(rows, question))
+        hits = _visible_head(conn, ranked, pool)
+        if len(hits) >= pool or len(chosen) == len(known):
+            break
+        budget *= WIDER
+    bound = sum(term.weight for term in known[len(chosen) :])
+    proven = sum(score > bound for _, score in hits) if bound else len(hits)
+    return Found(hits, question.maximum, proven, len(known), len(rows.ids))
+
+
+def scores(
+    conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], segment_ids: Sequence[str]
+) -> dict[str, float]:
+    """Return the BM25 of given segments, as `search` computes it; 0 where no term occurs.
+
+    Segments that are not in the index are left out.
+    """
+    question = _question(conn, dataset_ids, terms)
+    row = conn.cursor(binary=True).execute(
+        """
+        SELECT array_agg(segment_id), array_agg(length), array_agg(cardinality(terms)),
+               string_agg(substring(array_send(terms) FROM 21), ''), string_agg(frequencies, '')
+        FROM full_text_segment WHERE segment_id = ANY(%s) AND dataset_id = ANY(%s)
+        """,
+        (list(segment_ids), list(dataset_ids)),
+    )
+    rows = _unpacked(row.fetchone())
+    return dict(zip(rows.ids, _score(rows, question).tolist(), strict=True))
+
+
+def texts(conn: Connection, segment_ids: Sequence[str]) -> dict[str, str]:
+    """Return the indexed text of segments: title or heading path, newline, content."""
+    rows = conn.cursor(binary=True).execute(
+        """
+        SELECT id, coalesce(nullif(heading, ''), title) || E'\n' || content
+        FROM segment WHERE id = ANY(%s)
+        """,
+        (list(segment_ids),),
+    )
+    return dict(rows.fetchall())
+
+
+def _require_tokenizer(conn: Connection, dataset_ids: Sequence[str]) -> None:
+    other = conn.execute(
+        """
+        SELECT k.name, s.tokenizer FROM full_text_statistics s JOIN dataset k ON k.id = s.dataset_id
+        WHERE s.dataset_id = ANY(%s) AND s.tokenizer <> %s LIMIT 1
+        """,
+        (list(dataset_ids), TOKENIZER),
+    ).fetchone()
+    if other:
+        raise InvalidState(
+            f"the full-text index of dataset {other[0]!r} was built by {other[1]}, "
+            f"this version uses {TOKENIZER}; run `kb doctor --repair`"
+        )
+
+
+def _term_ids(conn: Connection, dataset_id: str, terms: list[str]) -> dict[str, int]:
+    # Only the missing ones: a conflict would use up an id for every known term.
+    conn.execute(
+        """
+        INSERT INTO full_text_term (dataset_id, term)
+        SELECT %(dataset)s, new.term FROM unnest(%(terms)s::text[]) AS new(term)
+        WHERE NOT EXISTS (SELECT FROM full_text_term t
+                          WHERE t.dataset_id = %(dataset)s AND t.term = new.term)
+        ORDER BY new.term ON CONFLICT DO NOTHING
+        """,
+        {"dataset": dataset_id, "terms": terms},
+    )
+    rows = conn.cursor(binary=True).execute(
+        "SELECT term, id FROM full_text_term WHERE dataset_id = %s AND term = ANY(%s)",
+        (dataset_id, terms),
+    )
+    return dict(rows.fetchall())
+
+
+def _question(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str]) -> _Question:
+    asked = list(dict.fromkeys(terms))[:MAX_QUERY_TERMS]
+    statistics = conn.execute(
+        """
+        SELECT coalesce(sum(segments), 0)::bigint, coalesce(sum(length), 0)
+        FROM full_text_statistics WHERE dataset_id = ANY(%s)
+        """,
+        (list(dataset_ids),),
+    ).fetchone()
+    segments, length = statistics or (0, 0.0)
+    found = conn.execute(
+        """
+        SELECT term, sum(df)::bigint, array_agg(id) FROM full_text_term
+        WHERE dataset_id = ANY(%s) AND term = ANY(%s) GROUP BY term
+        """,
+        (list(dataset_ids), asked),
+    )
+    known = {term: (df, tuple(ids)) for term, df, ids in found}
+    weighed = [
+        _Term(df, _idf(segments, df) * (K1 + 1), ids)
+        for df, ids in (known.get(term, (0, ())) for term in asked)
+    ]
+    return _Question(weighed, max(length / max(segments, 1), 1.0))
+
+
+def _idf(segments: int, df: int) -> float:
+    return math.log(1 + (segments - df + 0.5) / (df + 0.5))
+
+
+def _rarest(terms: Sequence[_Term], budget: int) -> Sequence[_Term]:
+    """Return the head of `terms` whose document frequencies reach `budget`."""
+    total = 0
+    for count, term in enumerate(terms, start=1):
+        total += term.df
+        if total >= budget:
+            return terms[:count]
+    return terms
+
+
+def _holding(conn: Connection, terms: Sequence[_Term], *, visible_only: bool) -> _Rows:
+    row = conn.cursor(binary=True).execute(
+        """
+        SELECT array_agg(segment_id), array_agg(length), array_agg(cardinality(terms)),
+               string_agg(substring(array_send(terms) FROM 21), ''), string_agg(frequencies, '')
+        FROM full_text_segment f WHERE terms && %s::int[]
+          AND (NOT %s OR EXISTS (
+              SELECT FROM segment s JOIN document d ON d.id = s.document_id
+              WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
+        """,
+        ([term_id for term in terms for term_id in term.ids], visible_only),
+    )
+    return _unpacked(row.fetchone())
+
+
+def _unpacked(row: tuple[object, ...] | None) -> _Rows:
+    """Read aggregated rows; the binary form of an array is a header and (length, value) pairs."""
+    ids, lengths, sizes, terms, counts = row if row and row[0] else ([], [], [], b"", b"")
+    return _Rows(
+        list(ids),  # type: ignore[call-overload]  # psycopg's rows have no types
+        np.array(lengths, np.float64),
+        np.array(sizes, np.int64),
+        np.frombuffer(terms, ">i4").reshape(-1, 2)[:, 1].astype(np.int32),  # type: ignore[call-overload]
+        np.frombuffer(counts, "<u2"),  # type: ignore[call-overload]
+    )
+
+
+def _score(rows: _Rows, question: _Question) -> NDArray[np.float64]:
+    occurrences = _occurrences(rows, question.terms)
+    weights = np.array([term.weight for term in question.terms])
+    norm = K1 * (1 - B + B * rows.lengths / question.mean_length)
+    # Not a matrix product: its rounding depends on a row's place, and equal texts must tie.
+    score: NDArray[np.float64] = (occurrences / (occurrences + norm[:, None]) * weights).sum(axis=1)
+    return score
+
+
+def _occurrences(rows: _Rows, terms: Sequence[_Term]) -> NDArray[np.float64]:
+    """Return how often each term occurs in each row: (rows, terms) float64."""
+    table = np.zeros((len(rows.ids), len(terms)))
+    column_of = sorted((term_id, at) for at, term in enumerate(terms) for term_id in term.ids)
+    if not column_of:
+        return table
+    term_ids, columns = np.array(column_of, np.int32).T
+    # Most entries are other words: their low bits tell, before any of them is looked up.
+    asked = np.zeros(1 << 16, np.bool_)
+    asked[term_ids & 0xFFFF] = True
+    places = np.flatnonzero(asked[rows.terms & 0xFFFF])
+    at = np.minimum(np.searchsorted(term_ids, rows.terms[places]), len(term_ids) - 1)
+    equal = term_ids[at] == rows.terms[places]
+    places, at = places[equal], at[equal]
+    owners = np.searchsorted(np.cumsum(rows.sizes), places, side="right")
+    table[owners, columns[at]] = rows.counts[places]
+    return table
+
+
+def _ranked(rows: _Rows, score: NDArray[np.float64]) -> list[tuple[str, float]]:
+    order = np.lexsort((np.array(rows.ids, np.str_), -score))
+    return [(rows.ids[place], float(score[place])) for place in order]
+
+
+def _visible_head(
+    conn: Connection, ranked: Sequence[tuple[str, float]], pool: int
+) -> list[tuple[str, float]]:
+    """Return the first `pool` of `ranked` that a user may see."""
+    visible: list[tuple[str, float]] = []
+    start, size = 0, pool
+    while len(visible) < pool and start < len(ranked):
+        part = ranked[start : start + size]
+        rows = conn.cursor(binary=True).execute(
+            """
+            SELECT s.id FROM segment s JOIN document d ON d.id = s.document_id
+            WHERE s.id = ANY(%s) AND s.enabled AND d.enabled
+            """,
+            ([segment_id for segment_id, _ in part],),
+        )
+        seen = {segment_id for (segment_id,) in rows}
+        visible += [hit for hit in part if hit[0] in seen]
+        start, size = start + size, size * 2
+    return visible[:pool]
