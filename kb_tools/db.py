@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _KEYWORDS = re.compile(r"\b(host|hostaddr|dbname|user|password|service)\s*=")
 _PLACE = re.compile(r"[^:/]*(:\d*)?(,[^:/]*(:\d*)?)*(/[^:]*)?|\[[0-9A-Fa-f:.]*\](:\d*)?(/[^:]*)?")
+_PORTS = re.compile(r"[0-9,]*")
 _FAILED = (psycopg.OperationalError, psycopg.InterfaceError)
 _ATTEMPTS = 3
+_Prepare = Callable[[Connection[TupleRow]], None]
 
 
 class Database:
@@ -78,10 +80,13 @@ class Database:
         Raises BackendError if the server fails or cancels a statement. `statement_timeout_seconds`
         is for each statement of this transaction; None keeps the server's.
         """
-        with self._begun() as conn:
+
+        def prepare(conn: Connection[TupleRow]) -> None:
             conn.execute(self._search_path(conn))
             if statement_timeout_seconds is not None:
                 conn.execute(_statement_timeout(statement_timeout_seconds))
+
+        with self._begun(prepare) as conn:
             yield conn
 
     @contextlib.contextmanager
@@ -118,28 +123,30 @@ class Database:
         return f"Database({self._pool.place!r}, schema={self._settings.db_schema!r})"
 
     @contextlib.contextmanager
-    def _begun(self) -> Iterator[Connection[TupleRow]]:
-        """A connection inside a transaction, which is all that it has been asked for."""
+    def _begun(self, prepare: _Prepare | None = None) -> Iterator[Connection[TupleRow]]:
+        """A connection inside a transaction that was prepared, and no more."""
         if self._process != os.getpid():
             raise InvalidState("this database was opened before a fork; open it in this process")
         with _backend_errors(self._pool.place), contextlib.ExitStack() as stack:
-            yield self._begin(stack)
+            yield self._begin(stack, prepare)
 
-    def _begin(self, stack: contextlib.ExitStack) -> Connection[TupleRow]:
-        """Return a connection on which BEGIN succeeded; a broken one is replaced."""
-        for attempt in range(_ATTEMPTS):
+    def _begin(self, stack: contextlib.ExitStack, prepare: _Prepare | None) -> Connection[TupleRow]:
+        """Return a connection that answered; one that broke while it lay idle is replaced."""
+        for attempt in range(1, _ATTEMPTS + 1):
             conn = stack.enter_context(self._pool.connection())
             try:
+                stack.enter_context(_plain_rows(conn))
                 _finish_stray_transaction(conn)
                 stack.enter_context(conn.transaction())
-                break
-            except _FAILED:
-                stack.close()
-                if attempt == _ATTEMPTS - 1:
+                if prepare is not None:
+                    prepare(conn)
+                return conn
+            except _FAILED as error:
+                if attempt == _ATTEMPTS or not conn.closed:
                     raise
-                self._pool.recover()
-        stack.enter_context(_plain_rows(conn))
-        return conn
+                stack.__exit__(type(error), error, None)
+            self._pool.recover()
+        raise AssertionError("the last attempt returns or raises")
 
     def _search_path(self, conn: Connection[TupleRow]) -> sql.Composed:
         """Our schema, then the one where extension `vector` lives, wherever a DBA put it."""
@@ -152,7 +159,7 @@ class Database:
                 """
             ).fetchone()
             self._vector_schema = row[0] if row else None
-        schemas = [self._settings.db_schema, self._vector_schema]
+        schemas = dict.fromkeys([self._settings.db_schema, self._vector_schema])
         names = sql.SQL(", ").join(sql.Identifier(name) for name in schemas if name)
         return sql.SQL("SET LOCAL search_path TO {}").format(names)
 
@@ -339,6 +346,9 @@ def _folder_pool(where: str | Path, settings: Settings) -> _OwnPool:
     # Only here: a program that uses a URL needs neither the wheel nor a Unix.
     from kb_tools.embedded_server import EmbeddedServer
 
+    # Last registered runs first: databases close before the module above stops their servers.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
     server = EmbeddedServer.open(where)
     try:
         return _OwnPool(server.conninfo, str(server.folder), settings, server)
@@ -402,10 +412,18 @@ def _place(url: str) -> str:
     try:
         parts = conninfo_to_dict(url)
     except psycopg.Error:
+        parts = {}
+    place = _host_port_database(parts)
+    # With a "/" in the password, libpq takes "user:pass" for host and port.
+    if not parts or not _PORTS.fullmatch(str(parts.get("port") or "")) or "@" in place:
         raise InvalidInput(
             f"PostgreSQL does not understand {masked(url)!r}; percent-encode special characters "
             "of user and password"
-        ) from None
+        )
+    return place
+
+
+def _host_port_database(parts: Mapping[str, object]) -> str:
     host = parts.get("host") or parts.get("hostaddr") or "localhost"
     return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
@@ -413,6 +431,7 @@ def _place(url: str) -> str:
 _HINTS: dict[str, str] = {
     "connection refused": "nothing listens there",
     "authentication failed": "user or password was refused",
+    "no pg_hba.conf entry": "the server does not let this user in from here",
     "no password supplied": "a password is needed",
     "does not exist": "there is no such database, user or socket",
     "no such file": "there is no such socket",

@@ -58,6 +58,7 @@ _HERE = "/proc/self/cwd" if _LINUX else "."
 _SERVER_USERS = ("kb_tools", "postgres", "nobody")
 _SHARED_BINARIES = Path("/var/lib/kb_tools")
 _SOCKET = ".s.PGSQL.5432"
+_SSL_REQUEST = bytes.fromhex("00000008 04d2162f")
 _SOCKET_PATH_BYTES = 107 if _LINUX else 103
 # Nothing of the caller's environment (keys, PG* variables) reaches the server.
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
@@ -176,6 +177,7 @@ class _Cluster:
     users_fd: int | None = None
     data_fd: int | None = None
     process: "subprocess.Popen[str] | None" = None
+    postmaster: int | None = None
 
     @classmethod
     def find(cls, folder: Path) -> "_Cluster":
@@ -227,10 +229,13 @@ class _Cluster:
 
     def leave(self) -> None:
         """Stop counting this process; the last one stops the server."""
-        _clusters.pop(self.key, None)
+        if _clusters.pop(self.key, None) is None:
+            return
         try:
             with self._start_lock():
-                self._drop_users_lock()
+                if self.users_fd is not None:
+                    # Explicit, since a child that just forked may not have closed its copy yet.
+                    fcntl.flock(self.users_fd, fcntl.LOCK_UN)
                 alone = self._try_lock("users.lock", fcntl.LOCK_EX)
                 if alone is not None:
                     self._stop(signal.SIGINT)
@@ -243,22 +248,14 @@ class _Cluster:
 
     def forget(self) -> None:
         """Close what this process holds; in a forked child, the parent's locks stay."""
-        self._drop_users_lock()
         if self.process is not None and self.process.poll() is None:
             # Others use the server: it is not ours to wait for, and Popen need not warn.
             self.process.returncode = 0
         self.process = None
-        for fd in (self.data_fd, self.home_fd):
+        for fd in (self.users_fd, self.data_fd, self.home_fd):
             if fd is not None:
                 os.close(fd)
-        self.data_fd = None
-        self.home_fd = -1
-
-    def _drop_users_lock(self) -> None:
-        if self.users_fd is not None:
-            # Closed, never unlocked: LOCK_UN would also unlock for a forked child's copy.
-            os.close(self.users_fd)
-            self.users_fd = None
+        self.users_fd = self.data_fd = None
 
     # Locks
 
@@ -305,15 +302,20 @@ class _Cluster:
             client.settimeout(5)
             try:
                 client.connect(f"{self._socket_folder()}/{_SOCKET}")
+                client.sendall(_SSL_REQUEST)
+                # A postmaster that is being killed still accepts, but it does not answer.
+                return bool(client.recv(1))
             except OSError:
                 return False
-            return True
 
     def _postmaster(self) -> int | None:
         """The process id of the living postmaster of this cluster."""
         first = self._read("postmaster.pid").partition("\n")[0]
         pid = int(first) if first.isascii() and first.isdigit() else 0
-        return pid if pid and self._runs_here(pid) else None
+        if pid and self._runs_here(pid):
+            self.postmaster = pid
+        # The file is gone when the folder was deleted under a running server.
+        return self.postmaster if self.postmaster and self._runs_here(self.postmaster) else None
 
     def _runs_here(self, pid: int) -> bool:
         """Whether this process is a PostgreSQL of this cluster; ids are re-used, so look."""
@@ -342,6 +344,7 @@ class _Cluster:
             )
         if not self._ready():
             self._start_dead()
+        self._postmaster()
         self._prepare()
 
     def _has_cluster(self) -> bool:
@@ -752,12 +755,13 @@ def _wheel_version() -> str:
 
 
 def _readable_by_others(folder: Path) -> bool:
-    if not all(parent.stat().st_mode & stat.S_IXOTH for parent in [folder, *folder.parents]):
+    """Whether any user can pass all parents, enter all folders and read all files."""
+    if not all(parent.stat().st_mode & stat.S_IXOTH for parent in folder.parents):
         return False
     return all(
-        path.stat().st_mode & stat.S_IROTH
-        and (not path.is_dir() or path.stat().st_mode & stat.S_IXOTH)
-        for path in folder.rglob("*")
+        os.stat(parent).st_mode & 0o005 == 0o005
+        and all(os.stat(os.path.join(parent, name)).st_mode & stat.S_IROTH for name in files)
+        for parent, files in _needed_files(folder)
     )
 
 
@@ -800,21 +804,27 @@ def _copy_binaries(folders: Sequence[Path], copy: Path) -> None:
     new.rename(copy)
 
 
-def _not_needed(folder: str, names: list[str]) -> list[str]:
+def _not_needed(folder: str, names: Sequence[str]) -> list[str]:
     """Headers and static libraries."""
     return [name for name in names if name == "include" or name.endswith(".a")]
 
 
+def _needed_files(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Each folder that a copy has, with the names of its files."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not _not_needed(parent, [name])]
+        yield parent, [name for name in files if not _not_needed(parent, [name])]
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     """Size by path of all files that a copy has."""
-    sizes = {}
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name != "include"]
-        for name in files:
-            if not name.endswith(".a"):
-                path = Path(parent, name)
-                sizes[f"{folder.name}/{path.relative_to(folder)}"] = path.lstat().st_size
-    return sizes
+    return {
+        os.path.relpath(os.path.join(parent, name), folder.parent): os.lstat(
+            os.path.join(parent, name)
+        ).st_size
+        for parent, files in _needed_files(folder)
+        for name in files
+    }
 
 
 # This process
@@ -852,6 +862,4 @@ def _after_fork() -> None:
 
 
 atexit.register(_leave_all)
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_all
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_all)
