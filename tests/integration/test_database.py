@@ -4,11 +4,14 @@ import fcntl
 import io
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +255,74 @@ def test_what_is_no_place_for_a_database_is_refused_without_its_secret(where: ob
     assert SECRET not in text.replace(str(Path(__file__)), "")
 
 
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin:/usr/local/sbin")
+
+
+@pytest.fixture
+def pgbouncer_url(folder: Path) -> Iterator[str]:
+    """PgBouncer in transaction mode before a server, with two connections for everybody."""
+    if PGBOUNCER is None:
+        pytest.skip("pgbouncer is not installed")
+    with (
+        EmbeddedServer.open(folder) as server,
+        tempfile.TemporaryDirectory() as configuration,
+        socket.create_server(("127.0.0.1", 0)) as chosen,
+    ):
+        allow_login(server, "local kb kb trust")
+        port = chosen.getsockname()[1]
+        chosen.close()
+        os.chmod(configuration, 0o755)
+        Path(configuration, "users").write_text(f'"kb" "{SECRET}"\n')
+        Path(configuration, "ini").write_text(
+            "[databases]\nkb = host=/proc/self/cwd port=5432 dbname=kb user=kb\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = plain\nauth_file = {configuration}/users\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        data = folder / "postgres" / "data"
+        owner = data.stat() if os.geteuid() == 0 else None
+        process = subprocess.Popen(
+            [PGBOUNCER, f"{configuration}/ini"], cwd=data,
+            user=owner and owner.st_uid, group=owner and owner.st_gid,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        yield f"postgresql://kb:{URL_SECRET}@127.0.0.1:{port}/kb"
+        process.terminate()
+        process.wait()
+
+
+def opened_when_listening(url: str) -> Database:
+    """The database behind a PgBouncer that was only just started."""
+    for _ in range(200):
+        try:
+            return Database.open(url, fast())
+        except BackendError:
+            time.sleep(0.05)
+    pytest.fail("pgbouncer does not listen")
+
+
+def test_many_threads_work_through_pgbouncer_in_transaction_mode(pgbouncer_url: str) -> None:
+    found: list[object] = []
+
+    def work(database: Database) -> None:
+        for turn in range(10):
+            with database.transaction(statement_timeout_seconds=20) as conn:
+                lock(conn, f"name {turn % 3}")
+                found.append(conn.execute("SELECT '[1]'::vector::text, %s", (turn,)).fetchone())
+        found.append(search_path(database))
+
+    with opened_when_listening(pgbouncer_url) as database:
+        threads = [threading.Thread(target=work, args=(database,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with database.direct() as conn:
+            assert conn.execute("SHOW search_path").fetchone() == ('"$user", public',)
+    assert len(found) == 66
+    assert found.count("kb, public") == 6
+
+
 # Failures
 
 
@@ -288,7 +359,7 @@ def test_all_connections_in_use_is_a_backend_error(server_folder: Path) -> None:
     with (
         Database.open(server_folder, settings) as database,
         database.transaction(),
-        pytest.raises(BackendError, match=r"PoolTimeout \(all connections are in use"),
+        pytest.raises(BackendError, match=r"PoolTimeout \(no free connection in time"),
     ):
         search_path(database)
 
@@ -454,13 +525,19 @@ def test_a_refused_password_is_shown_nowhere(folder: Path, logs: io.StringIO) ->
         assert secret not in text + logs.getvalue() + repr(database)
 
 
-def allow_password_login(server: EmbeddedServer, role: str, password: str) -> None:
-    """Let this role in by this password only, and end its connections."""
+def allow_login(server: EmbeddedServer, rule: str) -> None:
+    """Put a rule before those of the server, until it starts again."""
     logins = server.folder / "postgres" / "data" / "pg_hba.conf"
-    logins.write_text(f"local kb {role} scram-sha-256\nlocal all kb,postgres peer map=kb\n")
-    name = sql.Identifier(role)
+    logins.write_text(f"{rule}\nlocal all kb,postgres peer map=kb\n")
     with psycopg.connect(server.bootstrap_conninfo, autocommit=True) as conn:
         conn.execute("SELECT pg_reload_conf()")
+
+
+def allow_password_login(server: EmbeddedServer, role: str, password: str) -> None:
+    """Let this role in by this password only, and end its connections."""
+    allow_login(server, f"local kb {role} scram-sha-256")
+    name = sql.Identifier(role)
+    with psycopg.connect(server.bootstrap_conninfo, autocommit=True) as conn:
         if not conn.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (role,)).fetchone():
             conn.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
         conn.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(name, sql.Literal(password)))
