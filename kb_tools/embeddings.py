@@ -264,17 +264,17 @@ class EmbeddingModels:
         dataset's.
         """
         vector = self.embed_query(self.require(dataset), text)
-        self.require_dimension(dataset, len(vector))
+        self.check_dimension(dataset, len(vector))
         return vector
 
     def embed_documents_for(self, dataset: Dataset, texts: Sequence[str]) -> Matrix:
         """Return the passages' vectors by the dataset's model; raises like `embed_query_for`."""
         vectors = self.embed_documents(self.require(dataset), texts)
         if len(vectors):
-            self.require_dimension(dataset, vectors.shape[1])
+            self.check_dimension(dataset, vectors.shape[1])
         return vectors
 
-    def require_dimension(self, dataset: Dataset, dimension: int) -> None:
+    def check_dimension(self, dataset: Dataset, dimension: int) -> None:
         """Raise InvalidState if the dataset's vectors have another dimension than `dimension`."""
         recorded = dataset.embedding_dimension
         if recorded is not None and recorded != dimension:

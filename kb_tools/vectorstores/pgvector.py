@@ -7,7 +7,6 @@ from the rows of segment and document at each search, so no flag is ever copied.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 from psycopg import Connection, sql
@@ -63,7 +62,6 @@ class PgVectorStore:
         """Touch nothing yet."""
         self._space, self._schema, self._db = space, settings.db_schema, database
         self._known: _Table | None = None
-        self._making = Lock()
 
     def upsert(self, points: Sequence[Point], *, conn: Connection | None = None) -> None:
         """Write the points, replacing those of the same segment."""
@@ -71,13 +69,13 @@ class PgVectorStore:
             self._check(point.vector, point.segment_id)
         if not points:
             return
-        table = self._table(conn) or self._make_table()
         # In the order of their ids, so that two writers never wait for each other.
         rows = [
             (point.segment_id, point.dataset_id, point.document_id, _Floats(point.vector))
             for point in sorted(points, key=lambda point: point.segment_id)
         ]
         with self._transaction(conn) as ours, ours.cursor() as cursor:
+            table = self._table(ours, own=conn is None) or self._make_table(ours)
             cursor.adapters.register_dumper(_Floats, _FloatsDumper)
             cursor.executemany(table.sql(_UPSERT), rows)
 
@@ -143,7 +141,7 @@ class PgVectorStore:
     ) -> int:
         """Remove the vectors of these segments, this document, this dataset; return how many."""
         with self._transaction(conn) as ours:
-            table = self._table(ours)
+            table = self._table(ours, own=conn is None)
             if table is None:
                 return 0
             which = (list(segment_ids), document_id, dataset_id)
@@ -179,23 +177,25 @@ class PgVectorStore:
         if not np.isfinite(vector).all():
             raise InvalidInput(f"the vector of {whose!r} is not finite")
 
-    def _table(self, conn: Connection | None) -> _Table | None:
-        """Return the space's table, or None before its first vector."""
-        if self._known is None:
-            with self._transaction(conn) as ours:
-                self._known = self._find(ours)
-        return self._known
+    def _table(self, conn: Connection, *, own: bool = True) -> _Table | None:
+        """Return the space's table, or None before its first vector.
+
+        Remembered only from a transaction of our own: one that we were given may have made the
+        table, and fail.
+        """
+        found = self._known or self._find(conn)
+        if own:
+            self._known = found
+        return found
 
     def _find(self, conn: Connection) -> _Table | None:
         row = conn.execute(_FIND, (self._space.model, self._space.dimension)).fetchone()
         return _Table(sql.Identifier(row[0]), sql.Identifier(row[1])) if row else None
 
-    def _make_table(self) -> _Table:
-        """Make the table in a transaction of its own, so that it stays if the caller's fails."""
-        with self._making, self._db.transaction() as conn:
-            db.lock(conn, f"kb_tools vectors {self._schema}")
-            self._known = self._find(conn) or self._make(conn)
-        return self._known
+    def _make_table(self, conn: Connection) -> _Table:
+        """Make the table, or wait for the one who makes it now."""
+        db.lock(conn, f"kb_tools vectors {self._schema}")
+        return self._find(conn) or self._make(conn)
 
     def _make(self, conn: Connection) -> _Table:
         row = conn.execute(_SPACE, (self._space.model, self._space.dimension)).fetchone()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -156,6 +157,35 @@ def test_table_can_be_made_while_a_writer_holds_segments(
         conn.execute("UPDATE segment SET content = 'changed'")
         store.upsert(points, conn=conn)
     assert list(store.ids("a")) == ["1"]
+
+
+def test_table_of_a_transaction_that_failed_is_made_again(
+    store: VectorStore, migrated: Database
+) -> None:
+    points = [point("1", [1])]
+    add_rows(migrated, points)
+
+    def write_and_fail() -> None:
+        with migrated.transaction() as conn:
+            store.upsert(points, conn=conn)
+            store.upsert(points, conn=conn)
+            store.delete(segment_ids=["2"], conn=conn)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_and_fail()
+    store.upsert(points)
+    assert list(store.ids("a")) == ["1"]
+
+
+def test_one_connection_is_enough(server_folder: Path, migrated: Database) -> None:
+    settings = migrated._settings.model_copy(
+        update={"pool_max_size": 1, "pool_timeout_seconds": 2.0}
+    )
+    points = [point("1", [1])]
+    add_rows(migrated, points)
+    with Database.open(server_folder, settings) as narrow, narrow.transaction() as conn:
+        create(Space("fake", DIMENSION), settings, narrow).upsert(points, conn=conn)
 
 
 def test_many_creators_at_once_make_one_table(migrated: Database, settings: Settings) -> None:
