@@ -1,0 +1,62 @@
+"""One ranking out of several: pure functions over ids and numbers.
+
+The name begins with an underscore because every other module of this folder is a retriever.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+RRF_CONSTANT = 60  # Cormack et al. 2009
+SPREADS = 6.0  # a cosine this many spreads above the background counts as much as a full share
+LEAST_SPREAD = 0.01  # a background of equal texts must not blow up small differences
+
+
+def background_scale(background: Sequence[float]) -> tuple[float, float]:
+    """Return where a question's cosines begin to matter, and how far they reach above.
+
+    `background` are its cosines to a sample of the segments; the first number is their third
+    quartile, the second is the distance from there to the 95th percentile, at least .01, times 6.
+    Quantiles, because a background in two languages has two humps, and no model's scale matters.
+    """
+    if not background:
+        return 0.0, SPREADS * LEAST_SPREAD
+    middle, high = np.quantile(np.asarray(background, dtype=np.float64), [0.75, 0.95]).tolist()
+    return middle, SPREADS * max(high - middle, LEAST_SPREAD)
+
+
+def score_fusion(
+    shares: Mapping[str, float],
+    cosines: Mapping[str, float],
+    background: Sequence[float],
+    weight: float,
+) -> list[tuple[str, float]]:
+    """Return (id, score) best first, ties by id: (1 - weight) x share + weight x lift.
+
+    `shares` are BM25 over the most that the question could score, in [0, 1]; an id without one
+    has 0. The lift of a cosine is its place above the background; an id without a cosine has 0,
+    the lift of a segment that is as near as the background. Without a background no lift counts.
+    """
+    middle, reach = background_scale(background)
+    lifts = {i: (cosine - middle) / reach for i, cosine in cosines.items()} if background else {}
+    scores = {
+        i: (1 - weight) * shares.get(i, 0.0) + weight * lifts.get(i, 0.0)
+        for i in {**shares, **cosines}
+    }
+    return sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
+
+
+def reciprocal_rank_fusion(
+    rankings: Sequence[Sequence[str]], weights: Sequence[float], constant: int = RRF_CONSTANT
+) -> list[tuple[str, float]]:
+    """Return (id, score) best first: the sum of weight / (constant + rank), ranks from 1.
+
+    Equal scores come in the order in which the rankings name them, the first ranking first, as
+    LangChain's weighted_reciprocal_rank has it.
+    """
+    scores: dict[str, float] = defaultdict(float)
+    for ranking, weight in zip(rankings, weights, strict=True):
+        for rank, segment_id in enumerate(ranking, start=1):
+            scores[segment_id] += weight / (constant + rank)
+    return sorted(scores.items(), key=lambda hit: -hit[1])
