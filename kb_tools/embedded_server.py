@@ -342,6 +342,8 @@ class _Cluster:
 
     def _start(self) -> None:
         """Have the server running and its roles made; called under the start lock."""
+        for unfinished in self.opened.glob("data.new.*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         if not self._has_cluster():
             self._initialise()
         version = self._read("PG_VERSION").strip()
@@ -472,19 +474,20 @@ class _Cluster:
 
     def _initialise(self) -> None:
         """Make the cluster beside its place and move it there, so it is whole or absent."""
-        new = self.opened / "data.new"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(mode=0o700)
+        # A name of its own: the initdb of a process that was killed may still be at work.
+        new = Path(tempfile.mkdtemp(prefix="data.new.", dir=self.opened))
         user = _ServerUser.chosen()
         user.give(new)
-        _run(
-            [
-                str(_binaries(user) / "initdb"), "-D", _HERE, "--username=postgres",
-                "--auth-local=peer", "--auth-host=reject", "--encoding=UTF8", "--locale=C",
-                "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
-            ],
-            user, new,
-        )  # fmt: skip
+        command = [
+            str(_binaries(user) / "initdb"), "-D", _HERE, "--username=postgres",
+            "--auth-local=peer", "--auth-host=reject", "--encoding=UTF8", "--locale=C",
+            "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--no-instructions",
+        ]  # fmt: skip
+        try:
+            _run(command, user, new)
+        except BackendError:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
         (self.opened / "prepared").unlink(missing_ok=True)
         new.rename(self.opened / "data")
 

@@ -227,6 +227,17 @@ def test_ctrl_c_at_the_terminal_does_not_reach_the_server(folder: Path) -> None:
         assert os.getsid(postmaster(folder)) != os.getsid(0)
 
 
+def test_a_cluster_that_was_only_half_made_is_made_again(tmp_path: Path) -> None:
+    process = start_python(OPEN_AND_CLOSE, tmp_path)
+    home = tmp_path / "postgres"
+    while not list(home.glob("data.new.*/base")) and not (home / "data").exists():
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    with EmbeddedServer.open(tmp_path) as server:
+        assert execute(server, "SELECT '[1]'::vector::text") == [("[1]",)]
+
+
 # Paths
 
 
