@@ -46,6 +46,9 @@ _EMAIL = re.compile(
     rf"(?<![A-Za-z0-9._%+-])(?:mailto:)?{_LOCAL}{{1,64}}(?:\.{_LOCAL}{{1,64}}){{0,8}}"
     r"@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9-])"
 )
+_LINK = re.compile(
+    r"!?\[([^\[\]\n]*)\]\(\s*<?(?:https?|ftp|mailto)[^\s()<>]*>?(?:\s+\"[^\"\n]*\")?\s*\)"
+)
 _CLOSING = {")": "(", "]": "["}
 
 
@@ -91,7 +94,10 @@ def remove_url_and_email(text: str) -> str:
 
     A URL ends before the first character that a URL cannot hold ("详见https://a.com/x查看" ->
     "详见查看") and keeps its hands off closing brackets and punctuation of the sentence around it.
+    Of a Markdown link its text stays.
     """
+    if "](" in text:
+        text = _LINK.sub(r"\1", text)
     if "://" in text or "www." in text.lower():
         text = _URL.sub(_behind_url, text)
     return _EMAIL.sub("", text) if "@" in text else text

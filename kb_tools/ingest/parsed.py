@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from kb_tools.settings import Settings
 
 HEADING_MARK = " › "
+
+_CHAPTER = re.compile(
+    r"第[\d零〇一二三四五六七八九十百]{1,6}([编編部卷篇章节節])(?=([\s\u3000:：、]?))"
+)
+_CHAPTER_LEVELS = {"编": 1, "編": 1, "部": 1, "卷": 1, "篇": 1, "章": 2, "节": 3, "節": 3}
+_LONGEST_HEADING = 40
+_LONGEST_UNMARKED_HEADING = 16
 
 
 class ParseError(KnowledgeBaseError):
@@ -92,6 +100,16 @@ class Limits:
     def of(cls, settings: "Settings") -> "Limits":
         """Return the limits that `settings` sets."""
         return cls(settings.max_unpacked_bytes, settings.max_pages, settings.max_characters)
+
+
+def chapter_level(line: str) -> int:
+    """Return 1 to 3 if a line of unmarked text is "第一编 …", "第二章 …" or "第三节 …", else 0."""
+    line = line.strip()
+    found = _CHAPTER.match(line)
+    if not found or line[-1] in "。，；、,;.…" or line[-1].isdigit() or "。" in line:
+        return 0
+    longest = _LONGEST_HEADING if found.group(2) else _LONGEST_UNMARKED_HEADING
+    return _CHAPTER_LEVELS[found.group(1)] if len(line) <= longest else 0
 
 
 Parser = Callable[[bytes, Limits], Parsed]

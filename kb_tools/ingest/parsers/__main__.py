@@ -129,7 +129,7 @@ def parse(data: bytes, name: str, limits: Limits) -> Parsed:
     )
     if not any(storable(block.text).strip("\ufeff\u200b \t\n") for block in blocks):
         raise ParseError("no text: the file is empty or holds only blanks")
-    return replace(parsed, blocks=blocks, title=storable(parsed.title))
+    return replace(parsed, blocks=blocks, title=" ".join(storable(parsed.title).split()))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
 """Plain text: one block a paragraph, text as it stands."""
 
-import re
+from collections.abc import Iterator
 
 from kb_tools.ingest.encodings import decode
-from kb_tools.ingest.parsed import Block, Limits, Parsed, Parser
-
-_BETWEEN_PARAGRAPHS = re.compile(r"\n(?:[^\S\n]*\n)+")
+from kb_tools.ingest.parsed import (
+    Block,
+    BlockKind,
+    HeadingPath,
+    Limits,
+    Parsed,
+    Parser,
+    chapter_level,
+)
 
 
 def create() -> Parser:
@@ -14,12 +20,21 @@ def create() -> Parser:
 
 
 def parse(data: bytes, limits: Limits) -> Parsed:
-    """Return the paragraphs; a blank line ends one."""
+    """Return the paragraphs; a blank line ends one, and so does a line like "第一章 总则"."""
     decoded = decode(data)
-    return Parsed(tuple(Block(text) for text in paragraphs(decoded.text)), report=decoded.report)
+    return Parsed(tuple(_blocks(decoded.text)), report=decoded.report)
 
 
-def paragraphs(text: str) -> list[str]:
-    """Return the stretches of `text` between blank lines, first indentation kept."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return [part.strip("\n") for part in _BETWEEN_PARAGRAPHS.split(lines) if part.strip()]
+def _blocks(text: str) -> Iterator[Block]:
+    path = HeadingPath()
+    lines: list[str] = []
+    for line in [*text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
+        level = chapter_level(line) if line[:3].strip().startswith("第") else 0
+        if line.strip() and not level:
+            lines.append(line)
+            continue
+        if lines:
+            yield Block("\n".join(lines), str(path))
+            lines = []
+        if level:
+            yield Block(line.strip(), path.enter(level, line), kind=BlockKind.HEADING)
