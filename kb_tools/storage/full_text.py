@@ -113,10 +113,10 @@ def remove(conn: Connection, dataset_id: str, segment_ids: Sequence[str]) -> Non
 
 def clear(conn: Connection, dataset_id: str) -> None:
     """Drop the index of a dataset: before it is rebuilt, or deleted."""
-    # The lexicon goes first: then there is nothing left to count down.
-    conn.execute("DELETE FROM full_text_term WHERE dataset_id = %s", (dataset_id,))
+    # The statistics go first: without them the triggers do not count down term by term.
     conn.execute("DELETE FROM full_text_statistics WHERE dataset_id = %s", (dataset_id,))
     conn.execute("DELETE FROM full_text_segment WHERE dataset_id = %s", (dataset_id,))
+    conn.execute("DELETE FROM full_text_term WHERE dataset_id = %s", (dataset_id,))
 
 
 def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], pool: int) -> Found:

@@ -31,6 +31,10 @@ CREATE FUNCTION full_text_count() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     step int := CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END;
 BEGIN
+    IF NOT EXISTS (SELECT FROM full_text_statistics s JOIN changed USING (dataset_id)) THEN
+        RETURN NULL; -- the whole index of the dataset is going
+    END IF;
+
     WITH counted AS (
         SELECT term_id, count(*)::int AS segments
         FROM changed, unnest(changed.terms) AS term_id GROUP BY term_id

@@ -1,0 +1,268 @@
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kb_tools.errors import InvalidState
+from kb_tools.storage import full_text
+from kb_tools.storage.full_text import Found
+from kb_tools.text.terms import SegmentTerms, query_parts, query_terms, segment_terms
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Rows
+
+
+def search(rows: "Rows", query: str, pool: int = 100, datasets: tuple[str, ...] = ("d",)) -> Found:
+    with rows.database.transaction() as conn:
+        return full_text.search(conn, datasets, query_terms(query), pool)
+
+
+def found(rows: "Rows", query: str, pool: int = 100) -> list[str]:
+    return [segment_id for segment_id, _ in search(rows, query, pool).hits]
+
+
+def frequencies(rows: "Rows", dataset_id: str = "d") -> dict[str, int]:
+    with rows.database.transaction() as conn:
+        return dict(
+            conn.execute(
+                "SELECT term, df FROM full_text_term WHERE dataset_id = %s AND df <> 0",
+                (dataset_id,),
+            ).fetchall()
+        )
+
+
+def statistics(rows: "Rows") -> tuple[int, float]:
+    with rows.database.transaction() as conn:
+        return conn.execute("SELECT segments, length FROM full_text_statistics").fetchone()
+
+
+def set_enabled(rows: "Rows", table: str, enabled: bool, like: str) -> None:
+    statements = {
+        "segment": "UPDATE segment SET enabled = %s WHERE id LIKE %s",
+        "document": "UPDATE document SET enabled = %s WHERE id LIKE %s",
+    }
+    with rows.database.transaction() as conn:
+        conn.execute(statements[table], (enabled, like))
+
+
+def naive_bm25(texts: dict[str, Counter[str]], lengths: dict[str, int], terms: list[str]):
+    """Robertson and Zaragoza's formula as it is written, k1 = 1.2, b = .75."""
+    mean = max(sum(lengths.values()) / len(texts), 1)
+    scores = {}
+    for name, counts in texts.items():
+        for term in terms:
+            df = sum(term in other for other in texts.values())
+            idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            tf = counts[term]
+            part = idf * tf * 2.2 / (tf + 1.2 * (1 - 0.75 + 0.75 * lengths[name] / mean))
+            scores[name] = scores.get(name, 0) + part
+    return {name: score for name, score in scores.items() if score > 0}
+
+
+TERMS = st.sampled_from(["甲", "乙", "丙", "丁", "run", "x", "y"])
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    texts=st.lists(st.lists(TERMS, max_size=12), min_size=1, max_size=12),
+    asked=st.lists(TERMS, min_size=1, max_size=4, unique=True),
+    split=st.integers(0, 12),
+    budget=st.sampled_from([1, 3, 4000]),
+)
+def test_scores_are_those_of_bm25_over_all_datasets_together(
+    rows: "Rows", texts: list[list[str]], asked: list[str], split: int, budget: int
+) -> None:
+    counts = {f"s{number:02}": Counter(text) for number, text in enumerate(texts)}
+    lengths = {name: count.total() for name, count in counts.items()}
+    write_anew(rows, counts, lengths, split)
+    expected = naive_bm25(counts, lengths, asked)
+    with pytest.MonkeyPatch.context() as patch, rows.database.transaction() as conn:
+        patch.setattr(full_text, "CANDIDATES", budget)
+        got = full_text.search(conn, ["d", "e"], asked, pool=100)
+        scores = full_text.scores(conn, ["d", "e"], asked, list(counts))
+    assert dict(got.hits) == pytest.approx(expected)
+    assert got.hits == sorted(got.hits, key=lambda hit: (-hit[1], hit[0]))
+    assert scores == pytest.approx({name: expected.get(name, 0.0) for name in counts})
+    assert got.proven == len(got.hits)
+    assert all(score < got.maximum for _, score in got.hits)
+
+
+def write_anew(
+    rows: "Rows", counts: dict[str, Counter[str]], lengths: dict[str, int], split: int
+) -> None:
+    """Put the first `split` texts into dataset d, the others into e."""
+    with rows.database.transaction() as conn:
+        conn.execute("DELETE FROM dataset")
+    for dataset_id, names in (("d", list(counts)[:split]), ("e", list(counts)[split:])):
+        rows.dataset(dataset_id)
+        rows.segments(dataset_id, dict.fromkeys(names, "-"))
+        with rows.database.transaction() as conn:
+            terms = [(name, SegmentTerms(counts[name], lengths[name])) for name in names]
+            full_text.write(conn, dataset_id, terms)
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("退款政策说明", "退款"),
+        ("退款政策说明", "退款政策"),
+        ("退款政策說明", "退款说明"),
+        ("中华人民共和国公司法", "公司法"),
+        ("中华人民共和国", "共和国"),
+        ("Python 教程", "python"),
+        ("Python 教程", "PYTHON教程"),
+        ("升级到 v1.2.3", "v1.2.3"),
+        ("running shoes", "run"),
+        ("café", "cafe"),
+        ("猫", "猫"),
+        ("🙂", "🙂"),
+        ("the", "the"),
+        ("what is it", "What is it?"),
+        ("的", "的"),
+    ],
+)
+def test_text_is_found_by_what_it_says(rows: "Rows", text: str, query: str) -> None:
+    rows.segments("d", {"right": text, "wrong": "完全 不同 other words"})
+    assert found(rows, query) == ["right"]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "   ", "。", "%_'\";--", "🙂", "<|endoftext|>", "\ud800\x00", "x" * 100_000]
+)
+def test_odd_question_finds_nothing_and_fails_nothing(rows: "Rows", query: str) -> None:
+    rows.segments("d", {"a": "退款政策"})
+    assert found(rows, query) == []
+
+
+def test_very_long_question_is_answered(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款政策", "b": "年假"})
+    assert found(rows, "退款政策" * 25_000) == ["a"]
+
+
+def test_compound_that_no_text_holds_has_parts_that_match(rows: "Rows") -> None:
+    rows.segments("d", {"a": "公司 规定", "b": "其他"})
+    with rows.database.transaction() as conn:
+        assert full_text.search(conn, ["d"], query_terms("公司法"), 10).terms == 0
+        parts = full_text.search(conn, ["d"], query_parts("公司法"), 10)
+    assert [segment_id for segment_id, _ in parts.hits] == ["a"]
+
+
+def test_writing_a_segment_again_counts_it_once(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款 政策", "b": "退款"})
+    with rows.database.transaction() as conn:
+        full_text.write(conn, "d", [("a", segment_terms("", "退款 退款 流程"))])
+    assert frequencies(rows) == {"退款": 2, "流程": 1}
+    assert statistics(rows) == (2, 4.0)
+
+
+def test_removed_segment_is_counted_no_more(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款 政策", "b": "退款"})
+    with rows.database.transaction() as conn:
+        full_text.remove(conn, "d", ["a", "unknown"])
+    assert frequencies(rows) == {"退款": 1}
+    assert statistics(rows) == (1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM segment WHERE id = 'a'",
+        "DELETE FROM document WHERE id = 'other'",
+    ],
+)
+def test_cascading_delete_is_counted_too(rows: "Rows", statement: str) -> None:
+    rows.document("d", "other")
+    rows.segments("d", {"a": "退款 政策"}, document_id="other")
+    rows.segments("d", {"b": "退款"})
+    with rows.database.transaction() as conn:
+        conn.execute(statement.encode())
+    assert frequencies(rows) == {"退款": 1}
+    assert statistics(rows) == (1, 1.0)
+
+
+def test_update_of_an_index_row_is_refused(rows: "Rows") -> None:
+    import psycopg
+
+    rows.segments("d", {"a": "退款"})
+    with pytest.raises(psycopg.Error), rows.database.transaction() as conn:
+        conn.execute("UPDATE full_text_segment SET terms = '{}'")
+
+
+def test_cleared_index_is_empty_and_can_be_built_again(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款"})
+    with rows.database.transaction() as conn:
+        full_text.clear(conn, "d")
+    assert found(rows, "退款") == []
+    with rows.database.transaction() as conn:
+        full_text.write(conn, "d", [("a", segment_terms("", "退款"))])
+    assert found(rows, "退款") == ["a"]
+    assert frequencies(rows) == {"退款": 1}
+
+
+def test_index_of_another_tokenizer_is_never_mixed(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款"})
+    with rows.database.transaction() as conn:
+        conn.execute("UPDATE full_text_statistics SET tokenizer = 'older'")
+    with pytest.raises(InvalidState, match="older"):
+        search(rows, "退款")
+    with pytest.raises(InvalidState, match="older"):
+        rows.segments("d", {"b": "退款"})
+
+
+def test_toggle_changes_what_is_found_but_not_the_frequencies(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款", "b": "退款"})
+    before = search(rows, "退款").hits
+    set_enabled(rows, "segment", False, "a")
+    assert frequencies(rows) == {"退款": 2}
+    assert search(rows, "退款").hits == before[1:]
+
+
+def test_segment_of_a_disabled_document_is_not_found(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款"})
+    set_enabled(rows, "document", False, "d")
+    assert found(rows, "退款") == []
+
+
+@pytest.mark.parametrize("budget", [5, 100, 4000])
+def test_thousands_of_disabled_segments_do_not_shrink_the_result(
+    rows: "Rows", monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    monkeypatch.setattr(full_text, "CANDIDATES", budget)
+    rows.segments("d", {f"x{number:04}": "退款" for number in range(2_000)}, enabled=False)
+    rows.segments("d", {f"y{number:02}": "申请 退款 的 流程" for number in range(40)})
+    assert found(rows, "退款 流程", pool=30) == [f"y{number:02}" for number in range(30)]
+    assert found(rows, "退款", pool=30) == [f"y{number:02}" for number in range(30)]
+
+
+def test_equal_texts_are_ordered_by_id(rows: "Rows") -> None:
+    rows.segments("d", {name: "退款 政策" for name in ("c", "a", "b")})
+    assert found(rows, "政策 退款") == ["a", "b", "c"]
+
+
+def test_what_the_left_out_words_could_add_decides_what_is_proven(
+    rows: "Rows", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows.segments("d", {f"x{number:02}": "常见" for number in range(30)})
+    rows.segments("d", {"a": "罕见 常见", "b": "罕见 别的 词语 很多 很多 很多 很多"})
+    monkeypatch.setattr(full_text, "CANDIDATES", 1)
+    got = search(rows, "罕见 常见", pool=2)
+    assert [segment_id for segment_id, _ in got.hits] == ["a", "b"]
+    assert (got.proven, got.candidates, got.terms) == (2, 2, 2)
+
+
+def test_other_datasets_are_not_searched(rows: "Rows") -> None:
+    rows.dataset("e")
+    rows.segments("d", {"a": "退款"})
+    rows.segments("e", {"b": "退款"})
+    assert found(rows, "退款") == ["a"]
+
+
+def test_words_nobody_uses_are_part_of_the_maximum(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款", "b": "年假"})
+    known, both = search(rows, "退款").maximum, search(rows, "退款 香蕉").maximum
+    assert both - known == pytest.approx(2.2 * math.log(1 + 2.5 / 0.5))
