@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kb_tools.config import ProcessRule, RetrievalConfig
+from kb_tools.config import ProcessRule, RetrievalConfig, read_config
 from kb_tools.db import Database
 from kb_tools.errors import InvalidInput, KnowledgeBaseError, NotFound
 from kb_tools.ingest.clean import visible
@@ -182,7 +182,7 @@ def dataset_update(
             found.id,
             name=name,
             description=description,
-            config=config and RetrievalConfig(**found.retrieval_config).overlaid_by(config),
+            config=config and read_config(found.retrieval_config).overlaid_by(config),
         )
     _show(changed, as_json, f"updated dataset {changed.name}")
 

@@ -85,26 +85,26 @@ class RetrievalConfig(Checked):
     """
 
     retriever: Annotated[str, BeforeValidator(_canonical_retriever)] = Field(
-        "hybrid",
+        default="hybrid",
         min_length=1,
         max_length=100,
         validation_alias=AliasChoices("retriever", "retrieval_strategy"),
         description="semantic, full_text, keyword, hybrid, or any registered name",
     )
     k: int = Field(
-        4, ge=1, le=500, validation_alias=AliasChoices("k", "chunks"), strict=True,
+        default=4, ge=1, le=500, validation_alias=AliasChoices("k", "chunks"), strict=True,
         description="how many segments at most",
     )  # fmt: skip
     score_threshold: Annotated[float | None, BeforeValidator(_threshold_or_none)] = Field(
-        None, ge=0, le=0.99, validation_alias=AliasChoices("score_threshold", "score"),
+        default=None, ge=0, le=0.99, validation_alias=AliasChoices("score_threshold", "score"),
         description="least cosine of a hit (semantic, hybrid); 0 means none",
     )  # fmt: skip
     fusion: Literal["score", "rrf"] = "score"
     weights: dict[str, float] | None = Field(
-        None, description="weight of each arm of hybrid, by name; None: the fusion's own"
+        default=None, description="weight of each arm of hybrid, by name; None: the fusion's own"
     )
     token_budget: int | None = Field(
-        8000, ge=1, description="most tokens of the rendered text; None: unlimited"
+        default=8000, ge=1, description="most tokens of the rendered text; None: unlimited"
     )
     merge: Literal["fair", "router"] = "fair"
 
@@ -197,8 +197,8 @@ class ProcessRule(Checked):
 
     mode: RuleMode
     pre_process: tuple[PreProcess, ...] = ()
-    chunk_size: int = Field(500, ge=100, le=1000, description="tokens")
-    chunk_overlap: int = Field(50, ge=0, description="tokens")
+    chunk_size: int = Field(default=500, ge=100, le=1000, description="tokens")
+    chunk_overlap: int = Field(default=50, ge=0, description="tokens")
     separators: tuple[str, ...] = SEPARATORS
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
 from kb_tools.nodes import dataset_retrieval as nodes
 from kb_tools.resources import Lanes, Resources, async_twin
-from kb_tools.retrievers import keyword
+from kb_tools.retrievers.keyword import keyword_table
 from kb_tools.settings import Settings
 from kb_tools.storage import migrate, queries
 from kb_tools.tools import as_retriever as retrievers
@@ -99,7 +99,7 @@ class KnowledgeBase(Resources):
     delete_document = documents.delete_document
     list_segments = segments.list_segments
     get_segment = segments.get_segment
-    keyword_table = keyword.keyword_table
+    keyword_table = keyword_table
     search_in_datasets = search.search_in_datasets
     hit = hit_testing.hit
     retrieval_tool = tools.retrieval_tool
@@ -119,7 +119,7 @@ class KnowledgeBase(Resources):
     adelete_document = async_twin(documents.delete_document)
     alist_segments = async_twin(segments.list_segments)
     aget_segment = async_twin(segments.get_segment)
-    akeyword_table = async_twin(keyword.keyword_table)
+    akeyword_table = async_twin(keyword_table)
     asearch_in_datasets = async_twin(search.search_in_datasets)
     ahit = async_twin(hit_testing.hit)
     aretrieval_tool = async_twin(tools.retrieval_tool)

@@ -22,6 +22,7 @@ from kb_tools.models import Dataset, Degraded, Json, Reason, new_id
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets, queries, segments
 from kb_tools.storage.queries import LoggedQuery, ReturnedHit
+from kb_tools.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,7 @@ class SearchResult:
     reason: Reason | None
     degraded: list[Degraded]
     cut: int
-    trace: trace.Trace = field(repr=False)
+    trace: Trace = field(repr=False)
     trace_id: str = field(repr=False)
     config_fingerprint: str = field(repr=False)
     milliseconds: float = field(repr=False)
@@ -226,7 +227,7 @@ def _why_empty(
     kb: Resources,
     found: Sequence[Dataset],
     candidates: Sequence[LCDocument],
-    recorded: trace.Trace,
+    recorded: Trace,
 ) -> Reason:
     if candidates:
         return Reason.OVER_BUDGET

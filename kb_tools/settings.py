@@ -14,30 +14,39 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="KB_", frozen=True, extra="forbid")
 
-    db_schema: str = Field("kb", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+    db_schema: str = Field(default="kb", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
     direct_url: SecretStr | None = Field(
-        None, description="a URL past PgBouncer, for migrations; default: the same database"
+        default=None, description="a URL past PgBouncer, for migrations; default: the same database"
     )
     prepare_threshold: int | None = Field(
-        None, ge=0, description="psycopg's; None never prepares, which every PgBouncer accepts"
+        default=None,
+        ge=0,
+        description="psycopg's; None never prepares, which every PgBouncer accepts",
     )
-    pool_max_size: int = Field(10, ge=1)
-    pool_timeout_seconds: float = Field(60.0, gt=0)
-    connect_timeout_seconds: int = Field(10, ge=1)
-    concurrent_calls: int = Field(16, ge=1, description="async calls that run at the same time")
-    concurrent_groups: int = Field(4, ge=1, description="groups of one search that run together")
+    pool_max_size: int = Field(default=10, ge=1)
+    pool_timeout_seconds: float = Field(default=60.0, gt=0)
+    connect_timeout_seconds: int = Field(default=10, ge=1)
+    concurrent_calls: int = Field(
+        default=16, ge=1, description="async calls that run at the same time"
+    )
+    concurrent_groups: int = Field(
+        default=4, ge=1, description="groups of one search that run together"
+    )
 
     per_source_retrieval: bool = Field(
-        True, description="off: stored retrieval configs are ignored, only the call's counts"
+        default=True,
+        description="off: stored retrieval configs are ignored, only the call's counts",
     )
-    query_retention_days: int = Field(90, ge=1)
-    embed_query_tokens: int = Field(480, ge=16, description="longer questions are cut, visibly")
+    query_retention_days: int = Field(default=90, ge=1)
+    embed_query_tokens: int = Field(
+        default=480, ge=16, description="longer questions are cut, visibly"
+    )
 
-    embedding_batch_size: int = Field(64, ge=1)
+    embedding_batch_size: int = Field(default=64, ge=1)
 
-    max_file_bytes: int = Field(100 * 1024 * 1024, ge=1)
-    max_unpacked_bytes: int = Field(1024 * 1024 * 1024, ge=1)
-    max_pages: int = Field(5000, ge=1)
-    max_characters: int = Field(50_000_000, ge=1)
-    parse_timeout_seconds: float = Field(300.0, gt=0)
-    parse_memory_bytes: int = Field(4 * 1024 * 1024 * 1024, ge=1)
+    max_file_bytes: int = Field(default=100 * 1024 * 1024, ge=1)
+    max_unpacked_bytes: int = Field(default=1024 * 1024 * 1024, ge=1)
+    max_pages: int = Field(default=5000, ge=1)
+    max_characters: int = Field(default=50_000_000, ge=1)
+    parse_timeout_seconds: float = Field(default=300.0, gt=0)
+    parse_memory_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1)

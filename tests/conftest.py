@@ -9,13 +9,22 @@ from pathlib import Path
 import pytest
 from psycopg import sql
 
+from kb_tools import KnowledgeBase
 from kb_tools.db import Database
 from kb_tools.embedded_server import EmbeddedServer
 from kb_tools.settings import Settings
+from kb_tools.testing import FakeEmbeddings
 
-# What the developer's shell says about databases must not steer a test.
+# What the developer's shell says about databases must not steer a test; where outside data lies may.
+_DATA = ("KB_EVAL_DIR", "KB_FILES_DIR")
 for _name in [name for name in os.environ if name.startswith(("KB_", "PG"))]:
-    del os.environ[_name]
+    if _name not in _DATA:
+        del os.environ[_name]
+
+
+def pytest_report_header() -> list[str]:
+    """Say in one line each which tests of outside data are skipped."""
+    return [f"{name} is not set: its tests are skipped" for name in _DATA if name not in os.environ]
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +60,20 @@ def stopped_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(stopped_folder: Path, tmp_path: Path) -> Path:
     """A folder of this test's own, with a stopped cluster: no second is lost on making one."""
     return shutil.copytree(stopped_folder, tmp_path / "kb")
+
+
+@pytest.fixture
+def embeddings() -> FakeEmbeddings:
+    """The model of `kb`; it counts what it is asked."""
+    return FakeEmbeddings()
+
+
+@pytest.fixture
+def kb(server_folder: Path, embeddings: FakeEmbeddings) -> Iterator[KnowledgeBase]:
+    """An empty knowledge base with fake embeddings, in a schema of its own."""
+    settings = Settings(db_schema=f"kb_{uuid.uuid4().hex}")
+    with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=settings) as kb:
+        yield kb
+        with kb.db.direct() as conn:
+            schema = sql.Identifier(settings.db_schema)
+            conn.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(schema))

@@ -20,7 +20,7 @@ def create_dataset(
     *,
     exist_ok: bool = False,
 ) -> Dataset:
-    """Create a dataset for the default embedding model, or return the one of that name if `exist_ok`.
+    """Create a dataset for the default embedding model; with `exist_ok` return one that is there.
 
     Raises InvalidState if the account already has a dataset of that name, InvalidInput if the
     name is blank, longer than 100 characters, or the description longer than 2000.

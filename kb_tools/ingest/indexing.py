@@ -4,7 +4,6 @@ A segment is enabled by the same transaction that writes its indexes, so what sa
 found.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from kb_tools.models import Dataset, embedded_text
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets, full_text, segments
 from kb_tools.storage.segments import PendingSegment
-from kb_tools.text.terms import segment_terms
+from kb_tools.text.terms import SegmentTerms, segment_terms
 from kb_tools.text.tokenize import extract_keywords
 from kb_tools.vectorstores import Point, Space, Vector
 
@@ -29,7 +28,7 @@ class IndexedSegment:
     segment: PendingSegment
     vector: Vector
     keywords: list[str]
-    terms: Counter[str]
+    terms: SegmentTerms
 
 
 def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:

@@ -47,7 +47,7 @@ class GuardedRetriever(BaseRetriever):
     kb: SkipValidation[Resources] = Field(repr=False, exclude=True)
     dataset_ids: list[str]
     config: RetrievalConfig
-    k: int = Field(4, ge=1, le=500)
+    k: int = Field(default=4, ge=1, le=500)
 
     name_in_config: ClassVar[str]
     score_kind: ClassVar[str]

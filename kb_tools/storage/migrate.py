@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import LiteralString, cast
 
 from psycopg import Connection, errors, sql
 
@@ -52,7 +51,7 @@ def migrate(database: db.Database, schema: str) -> list[str]:
         pending = list(_pending(conn))
         for migration in pending:
             # The files are part of this package, so their text is as literal as this line.
-            conn.execute(cast(LiteralString, migration.statements))
+            conn.execute(migration.statements)
             conn.execute(
                 "INSERT INTO migration (version, name) VALUES (%s, %s)",
                 (migration.version, migration.name),

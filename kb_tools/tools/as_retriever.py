@@ -28,7 +28,7 @@ class KnowledgeBaseRetriever(BaseRetriever):
     kb: SkipValidation[Resources] = Field(repr=False, exclude=True)
     dataset_ids: list[str]
     config: RetrievalConfig | None = None
-    k: int | None = Field(None, ge=1, le=500)
+    k: int | None = Field(default=None, ge=1, le=500)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
