@@ -181,7 +181,10 @@ class HybridRetriever(GuardedRetriever, EnsembleRetriever):
         question = ask(self.kb, searched, query)
         if question is None:
             return Nearness()
-        known = question.store.cosines(question.vector, list(dict.fromkeys([*found, *sample])))
+        with trace.stage("cosines") as measured:
+            ids = list(dict.fromkeys([*found, *sample]))
+            known = question.store.cosines(question.vector, ids)
+            measured.count = len(known)
         cosines = {i: float(known[i]) for i in found if i in known}
         return Nearness(cosines, [float(known[i]) for i in sample if i in known])
 
