@@ -50,11 +50,16 @@ class Cutter:
         *,
         size: int,
         separators: Sequence[str],
+        bounds: Sequence[int] = (),
         whole: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Cut `text`; the spans in `whole`, ascending, are cut only if they are too long."""
+        """Cut `text`, where no separator helps at `bounds`, and last by length.
+
+        The spans in `whole` are cut only if they are too long. Bounds and spans ascend.
+        """
         self.text, self.size = text, size
         self._separators = [_Separator(pattern, text) for pattern in separators if pattern]
+        self._bounds = bounds
         kept = [(start, end) for start, end in whole if self.count(start, end) <= size]
         self._whole_starts = [start for start, _ in kept]
         self._whole_ends = [end for _, end in kept]
@@ -88,7 +93,8 @@ class Cutter:
                 break
         if best < end or self._is_inside_whole(end - 1):
             return best
-        return self._first_within([*range(window + 1, end)], end, tokens)
+        place = self._first_within([*range(window + 1, end)], end, tokens)
+        return self._settled(place, end)
 
     def _first_within(self, places: Sequence[int], end: int, tokens: int) -> int:
         at = bisect_left(places, True, key=lambda place: self.count(place, end) <= tokens)
@@ -98,12 +104,18 @@ class Cutter:
         tokens = self.count(start, end)
         if tokens <= self.size:
             yield Part(start, end, tokens)
-        elif level == len(self._separators):
+        elif level > len(self._separators):
             yield from self._by_length(start, end)
         else:
-            places = self._places(self._separators[level], start, end)
+            places = self._places_of_level(level, start, end)
             for left, right in zip([start, *places], [*places, end], strict=True):
                 yield from self._parts(left, right, level + 1)
+
+    def _places_of_level(self, level: int, start: int, end: int) -> list[int]:
+        if level < len(self._separators):
+            return self._places(self._separators[level], start, end)
+        inside = slice(bisect_right(self._bounds, start), bisect_left(self._bounds, end))
+        return list(self._bounds[inside])
 
     def _places(self, separator: "_Separator", start: int, end: int) -> list[int]:
         """Return where parts may begin between `start` and `end`, ascending."""

@@ -41,7 +41,13 @@ def split(cleaned: CleanedText, rule: ProcessRule) -> list[Piece]:
     if rule.mode is RuleMode.AS_IS:
         return _one_piece(cleaned)
     whole = [(s.start, s.end) for s in cleaned.spans if s.kind in (BlockKind.TABLE, BlockKind.CODE)]
-    cutter = Cutter(cleaned.text, size=rule.chunk_size, separators=rule.separators, whole=whole)
+    cutter = Cutter(
+        cleaned.text,
+        size=rule.chunk_size,
+        separators=rule.separators,
+        bounds=[span.start for span in cleaned.spans],
+        whole=whole,
+    )
     sections = groupby(cleaned.spans, key=lambda span: span.heading)
     return [
         piece for _, spans in sections for piece in _pieces(cutter, list(spans), rule.chunk_overlap)
