@@ -181,8 +181,10 @@ class PreProcess(StrEnum):
     REMOVE_URL_AND_EMAIL = "remove_url_and_email"
 
 
+# From paragraph to character; a comma inside a number, as in 4,755, parts nothing.
 SEPARATORS = (
-    r"\n\n", r"\n", r"(?<=[。！？!?])", r"(?<=\.)\s", r"(?<=[；;])", r"(?<=[，,、])", r"\s", r"",
+    r"\n\n", r"\n", r"(?<=[。！？!?])", r"(?<=\.)\s", r"(?<=[；;])", r"(?<=[，、])|(?<=,)(?!\d)",
+    r"\s", r"",
 )  # fmt: skip
 
 
