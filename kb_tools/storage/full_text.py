@@ -1,7 +1,7 @@
 """The full-text index: BM25 over packed rows, exact for every candidate it looks at.
 
 A segment is one row: ids of its terms and their counts. A search reads the rows that hold the
-rarest terms of the question and scores all its terms on them, so a frequent word costs nothing;
+rarest terms of the question and scores all its terms on them, so a frequent word costs little;
 a bound on what the words left out could add tells how much of the result is proven.
 Counts are kept by triggers. Whoever writes holds the dataset's lock.
 """
@@ -9,6 +9,7 @@ Counts are kept by triggers. Whoever writes holds the dataset's lock.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from kb_tools.text.terms import SegmentTerms
 from kb_tools.text.tokenize import TOKENIZER
 
 K1, B = 1.2, 0.75  # Robertson and Zaragoza 2009
-CANDIDATES = 4_000
+CANDIDATES = 6_000
 WIDER = 8
 MAX_QUERY_TERMS = 256
 MAX_COUNT = 0xFFFF
@@ -56,7 +57,7 @@ class _Question:
 
     @property
     def maximum(self) -> float:
-        return sum(term.weight for term in self.terms)
+        return _weight(self.terms)
 
     def known(self) -> list[_Term]:
         """Return the terms that some segment holds, rarest first."""
@@ -74,6 +75,21 @@ class _Rows:
     counts: NDArray[np.uint16]
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What to read: all segments that hold one of `whole`.
+
+    If they do not fill the pool, also the best of those that hold the next rarest term, the first
+    of `left_out`; the others are only scored.
+    """
+
+    whole: Sequence[_Term]
+    left_out: Sequence[_Term]
+    budget: int
+    pool: int
+    visible_only: bool
+
+
 def write(conn: Connection, dataset_id: str, segments: Sequence[tuple[str, SegmentTerms]]) -> None:
     """Index segments (id, terms), in place of what the index had for them.
 
@@ -89,15 +105,12 @@ def write(conn: Connection, dataset_id: str, segments: Sequence[tuple[str, Segme
         conn, dataset_id, sorted({term for _, segment in segments for term in segment.counts})
     )
     remove(conn, dataset_id, [segment_id for segment_id, _ in segments])
-    columns = """
-        COPY full_text_segment (segment_id, dataset_id, length, terms, frequencies) FROM STDIN
-    """
+    columns = "COPY full_text_segment (segment_id, dataset_id, length, terms, packed) FROM STDIN"
     with conn.cursor().copy(columns) as copy:
         for segment_id, segment in segments:
-            pairs = sorted((ids[term], count) for term, count in segment.counts.items())
-            terms = [term_id for term_id, _ in pairs]
-            counts = np.fromiter((min(count, MAX_COUNT) for _, count in pairs), "<u2", len(pairs))
-            copy.write_row((segment_id, dataset_id, segment.length, terms, counts.tobytes()))
+            terms = [ids[term] for term in segment.counts]
+            packed = _packed(terms, list(segment.counts.values()))
+            copy.write_row((segment_id, dataset_id, segment.length, terms, packed))
 
 
 def remove(conn: Connection, dataset_id: str, segment_ids: Sequence[str]) -> None:
@@ -128,18 +141,16 @@ def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], p
     """
     _require_tokenizer(conn, dataset_ids)
     question = _question(conn, dataset_ids, terms)
-    known, budget = question.known(), CANDIDATES
+    budget, visible_only = CANDIDATES, False
     while True:
-        chosen = _rarest(known, budget)
-        rows = _holding(conn, chosen, visible_only=budget > CANDIDATES)
-        ranked = _ranked(rows, _score(rows, question))
-        hits = _visible_head(conn, ranked, pool)
-        if len(hits) >= pool or len(chosen) == len(known):
+        plan = _plan(question.known(), budget, pool, visible_only=visible_only)
+        rows, bound = _read(conn, plan, question.mean_length)
+        hits = _visible_head(conn, _ranked(rows, _score(rows, question)), pool)
+        if len(hits) >= pool or not bound:
             break
-        budget *= WIDER
-    bound = sum(term.weight for term in known[len(chosen) :])
-    proven = sum(score > bound for _, score in hits) if bound else len(hits)
-    return Found(hits, question.maximum, proven, len(known), len(rows.ids))
+        budget, visible_only = budget * WIDER, True
+    proven = sum(score > bound for _, score in hits)
+    return Found(hits, question.maximum, proven, len(question.known()), len(rows.ids))
 
 
 def scores(
@@ -150,15 +161,14 @@ def scores(
     Segments that are not in the index are left out.
     """
     question = _question(conn, dataset_ids, terms)
-    row = conn.cursor(binary=True).execute(
+    found = conn.cursor(binary=True).execute(
         """
-        SELECT array_agg(segment_id), array_agg(length), array_agg(cardinality(terms)),
-               string_agg(substring(array_send(terms) FROM 21), ''), string_agg(frequencies, '')
-        FROM full_text_segment WHERE segment_id = ANY(%s) AND dataset_id = ANY(%s)
+        SELECT segment_id, length, packed FROM full_text_segment
+        WHERE segment_id = ANY(%s) AND dataset_id = ANY(%s)
         """,
         (list(segment_ids), list(dataset_ids)),
     )
-    rows = _unpacked(row.fetchone())
+    rows = _unpacked(found.fetchall())
     return dict(zip(rows.ids, _score(rows, question).tolist(), strict=True))
 
 
@@ -237,40 +247,90 @@ def _idf(segments: int, df: int) -> float:
     return math.log(1 + (segments - df + 0.5) / (df + 0.5))
 
 
-def _rarest(terms: Sequence[_Term], budget: int) -> Sequence[_Term]:
-    """Return the head of `terms` whose document frequencies reach `budget`."""
-    total = 0
-    for count, term in enumerate(terms, start=1):
-        total += term.df
-        if total >= budget:
-            return terms[:count]
-    return terms
+def _weight(terms: Sequence[_Term]) -> float:
+    return sum(term.weight for term in terms)
 
 
-def _holding(conn: Connection, terms: Sequence[_Term], *, visible_only: bool) -> _Rows:
-    row = conn.cursor(binary=True).execute(
+def _plan(known: Sequence[_Term], budget: int, pool: int, *, visible_only: bool) -> _Plan:
+    """Return the plan to read the rarest terms whose document frequencies stay within `budget`."""
+    total = count = 0
+    while count < len(known) and total + known[count].df <= budget:
+        total += known[count].df
+        count += 1
+    return _Plan(known[:count], known[count:], budget, pool, visible_only)
+
+
+def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, float]:
+    """Return the rows of a plan and the most that any other row could score; 0: there is none."""
+    found = _holding(conn, plan) if plan.whole else []
+    if len(found) >= plan.pool or not plan.left_out:
+        return _unpacked(found), _weight(plan.left_out)
+    best = _best_holding(conn, plan, mean_length)
+    bound = _weight(plan.left_out[1:])
+    if len(best) == plan.budget:
+        bound += plan.left_out[0].weight * float(best[-1][3])
+    return _unpacked([*found, *best]), bound
+
+
+def _holding(conn: Connection, plan: _Plan) -> list[tuple[Any, ...]]:
+    rows = conn.cursor(binary=True).execute(
         """
-        SELECT array_agg(segment_id), array_agg(length), array_agg(cardinality(terms)),
-               string_agg(substring(array_send(terms) FROM 21), ''), string_agg(frequencies, '')
-        FROM full_text_segment f WHERE terms && %s::int[]
-          AND (NOT %s OR EXISTS (
-              SELECT FROM segment s JOIN document d ON d.id = s.document_id
-              WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
+        SELECT f.segment_id, f.length, f.packed FROM full_text_segment f
+        WHERE f.terms && %s::int[] AND (NOT %s OR EXISTS (
+            SELECT FROM segment s JOIN document d ON d.id = s.document_id
+            WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
         """,
-        ([term_id for term in terms for term_id in term.ids], visible_only),
+        (_ids(plan.whole), plan.visible_only),
     )
-    return _unpacked(row.fetchone())
+    return rows.fetchall()
 
 
-def _unpacked(row: tuple[object, ...] | None) -> _Rows:
-    """Read aggregated rows; the binary form of an array is a header and (length, value) pairs."""
-    ids, lengths, sizes, terms, counts = row if row and row[0] else ([], [], [], b"", b"")
+def _best_holding(conn: Connection, plan: _Plan, mean_length: float) -> list[tuple[Any, ...]]:
+    """Return the rows where the next term alone counts most, with its share of its weight there."""
+    rows = conn.cursor(binary=True).execute(
+        """
+        SELECT f.segment_id, f.length, f.packed,
+               c.count / (c.count + %(k1)s * (1 - %(b)s + %(b)s * f.length / %(mean)s)) AS share
+        FROM unnest(%(ids)s::int[]) AS term_id
+        JOIN full_text_segment f ON f.terms @> ARRAY[term_id],
+        LATERAL (SELECT 4 * cardinality(f.terms) + 2 * array_position(f.terms, term_id) - 2) p(at),
+        LATERAL (SELECT get_byte(f.packed, at) + 256 * get_byte(f.packed, at + 1)::float8) c(count)
+        WHERE NOT f.terms && %(whole)s::int[] AND (NOT %(visible_only)s OR EXISTS (
+            SELECT FROM segment s JOIN document d ON d.id = s.document_id
+            WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
+        ORDER BY share DESC, f.segment_id LIMIT %(limit)s
+        """,
+        {
+            "ids": list(plan.left_out[0].ids),
+            "whole": _ids(plan.whole),
+            "k1": K1,
+            "b": B,
+            "mean": mean_length,
+            "visible_only": plan.visible_only,
+            "limit": plan.budget,
+        },
+    )
+    return rows.fetchall()
+
+
+def _ids(terms: Sequence[_Term]) -> list[int]:
+    return [term_id for term in terms for term_id in term.ids]
+
+
+def _packed(terms: Sequence[int], counts: Sequence[int]) -> bytes:
+    fitting = np.minimum(np.array(counts, np.int64), MAX_COUNT)
+    return np.array(terms, "<i4").tobytes() + fitting.astype("<u2").tobytes()
+
+
+def _unpacked(rows: Sequence[tuple[Any, ...]]) -> _Rows:
+    packed = [row[2] for row in rows]
+    sizes = np.array([len(entry) // 6 for entry in packed], np.int64)
     return _Rows(
-        list(ids),  # type: ignore[call-overload]  # psycopg's rows have no types
-        np.array(lengths, np.float64),
-        np.array(sizes, np.int64),
-        np.frombuffer(terms, ">i4").reshape(-1, 2)[:, 1].astype(np.int32),  # type: ignore[call-overload]
-        np.frombuffer(counts, "<u2"),  # type: ignore[call-overload]
+        [row[0] for row in rows],
+        np.array([row[1] for row in rows], np.float64),
+        sizes,
+        np.frombuffer(b"".join([entry[: len(entry) // 6 * 4] for entry in packed]), "<i4"),
+        np.frombuffer(b"".join([entry[len(entry) // 6 * 4 :] for entry in packed]), "<u2"),
     )
 
 

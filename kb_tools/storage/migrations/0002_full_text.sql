@@ -12,8 +12,9 @@ CREATE TABLE full_text_segment (
     segment_id text COLLATE "C" PRIMARY KEY REFERENCES segment ON DELETE CASCADE,
     dataset_id text COLLATE "C" NOT NULL,
     length real NOT NULL, -- words
-    terms int[] NOT NULL, -- ids of its distinct terms, ascending; a term's id belongs to one dataset
-    frequencies bytea NOT NULL -- uint16, little-endian, one per entry of terms
+    terms int[] NOT NULL, -- ids of its distinct terms; a term's id belongs to one dataset
+    packed bytea NOT NULL -- the same ids as int32, then the count of each as uint16, little-endian:
+                          -- an array leaves the server element by element, this in one piece
 );
 CREATE INDEX full_text_segment_terms ON full_text_segment USING gin (terms) WITH (fastupdate = off);
 CREATE INDEX full_text_segment_dataset ON full_text_segment (dataset_id);
