@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kb_tools.ingest.euc_tw import decode_euc_tw
-from kb_tools.ingest.parsed import ParseError
+from kb_tools.ingest.parsed import NO_TEXT, ParseError
 
 if TYPE_CHECKING:
     from kb_tools.models import Json
@@ -94,8 +94,15 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
 
     Raises ParseError if there is no text, or if this is no text file.
     """
-    if not data.strip(b" \t\r\n\x0b\x0c\x00"):
-        raise ParseError("no text: the file is empty or holds only blanks")
+    decoded = _decode(data, declared)
+    if not decoded.text.strip("\ufeff\x00 \t\r\n\x0b\x0c"):
+        raise ParseError(NO_TEXT)
+    return decoded
+
+
+def _decode(data: bytes, declared: str | None) -> Decoded:
+    if not data.strip(b"\x00 \t\r\n\x0b\x0c"):
+        return Decoded("", "utf-8", guessed=False)
     for mark, name in _MARKS:
         if data.startswith(mark):
             return _read(data, name, guessed=False)

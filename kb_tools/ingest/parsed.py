@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kb_tools.settings import Settings
 
 HEADING_MARK = " › "
+NO_TEXT = "no text: the file is empty or holds only blanks"
 
 _CHAPTER = re.compile(
     r"第[\d零〇一二三四五六七八九十百]{1,6}([编編部卷篇章节節])(?=([\s\u3000:：、]?))"

@@ -52,7 +52,9 @@ class ParserProcess:
         name = format_of(extension)
         limits = Limits.of(self._settings)
         if name in registry.registered("parsers"):
-            return _parse_here(data, name, limits)
+            from kb_tools.ingest.parsers.__main__ import parse
+
+            return parse(data, name, limits)
         with self._lock:
             return self._parse_in_child(data, name, limits)
 
@@ -185,17 +187,6 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     if parent == os.getpid():
         process.kill()
         process.wait()
-
-
-def _parse_here(data: bytes, name: str, limits: Limits) -> Parsed:
-    from kb_tools.ingest.parsers.__main__ import parse
-
-    try:
-        return parse(data, name, limits)
-    except ParseError:
-        raise
-    except Exception as error:
-        raise ParseError(f"could not be read: {type(error).__name__}") from error
 
 
 def _crash(code: int) -> str:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from kb_tools.ingest.clean import storable
-from kb_tools.ingest.parsed import Limits, Parsed, ParseError
+from kb_tools.ingest.parsed import NO_TEXT, Limits, Parsed, ParseError
 
 Request = tuple[bytes, bytes]
 # The parent kills a child that is late; if the parent is gone too, the child's own alarm does.
@@ -97,25 +97,32 @@ def _answer(header: bytes, data: bytes, memory_bytes: int) -> bytes:
     try:
         parsed = parse(data, request["parser"], Limits(**request["limits"]))
         return b'{"parsed": ' + parsed.to_json().encode() + b"}"
-    except MemoryError:
-        pass  # the answer is made below, when the frames that hold the memory are gone
     except ParseError as error:
         return json.dumps({"error": str(error)}).encode()
-    except RecursionError:
-        return json.dumps({"error": "could not be read: nested too deeply"}).encode()
-    except Exception as error:
-        return json.dumps({"error": f"could not be read: {type(error).__name__}"}).encode()
+    except MemoryError:
+        pass  # the answer is made below, when the frames that hold the memory are gone
     return json.dumps({"memory": memory_bytes}).encode()
 
 
 def parse(data: bytes, name: str, limits: Limits) -> Parsed:
     """Return what the parser `name` makes of `data`, as PostgreSQL can store it.
 
-    Raises ParseError if that is no text, or too much.
+    Raises ParseError if that is no text, or too much, and MemoryError.
     """
     from kb_tools.ingest.parsers import load
 
-    parsed = load(name)(data, limits)
+    try:
+        parsed = load(name)(data, limits)
+    except (ParseError, MemoryError):
+        raise
+    except RecursionError:
+        raise ParseError("could not be read: nested too deeply") from None
+    except Exception as error:  # libraries raise anything on damaged files
+        raise ParseError(f"could not be read: {type(error).__name__}") from error
+    return _checked(parsed, limits)
+
+
+def _checked(parsed: Parsed, limits: Limits) -> Parsed:
     characters = sum(len(block.text) for block in parsed.blocks)
     if characters > limits.max_characters:
         raise ParseError(
@@ -125,11 +132,12 @@ def parse(data: bytes, name: str, limits: Limits) -> Parsed:
     blocks = tuple(
         replace(block, text=storable(block.text), heading=storable(block.heading))
         for block in parsed.blocks
-        if block.text.strip()
+        if storable(block.text).strip("\ufeff\u200b \t\r\n")
     )
-    if not any(storable(block.text).strip("\ufeff\u200b \t\n") for block in blocks):
-        raise ParseError("no text: the file is empty or holds only blanks")
-    return replace(parsed, blocks=blocks, title=" ".join(storable(parsed.title).split()))
+    if not blocks:
+        raise ParseError(NO_TEXT)
+    title = " ".join(storable(parsed.title).split())
+    return replace(parsed, blocks=blocks, title=title)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ class _Line:
     cells: tuple[_Cell, ...]
     bottom: float
     top: float
+    page_width: float
 
     @property
     def text(self) -> str:
@@ -170,7 +171,7 @@ def _read_page(pdf: pdfium.PdfDocument, number: int) -> tuple[list[_Line], bool]
         return [], True
     try:
         text_page = page.get_textpage()
-        lines = list(_lines(text_page.raw, number))
+        lines = list(_lines(text_page.raw, number, page.get_width()))
         return lines, pdfium_c.FPDFPage_CountObjects(page.raw) > 0
     except pdfium.PdfiumError:
         return [], True
@@ -178,20 +179,22 @@ def _read_page(pdf: pdfium.PdfDocument, number: int) -> tuple[list[_Line], bool]
         page.close()
 
 
-def _lines(text_page: ctypes.c_void_p, page: int) -> Iterator[_Line]:
+def _lines(text_page: ctypes.c_void_p, page: int, width: float) -> Iterator[_Line]:
     """Yield the lines of a page; pdfium ends each with a line end that is in no font."""
     places: list[int] = []
     for at in range(max(pdfium_c.FPDFText_CountChars(text_page), 0)):
         code = pdfium_c.FPDFText_GetUnicode(text_page, at)
         if code in (10, 13):
-            yield from _line(text_page, places, page)
+            yield from _line(text_page, places, page, width)
             places = []
         else:
             places.append(at)
-    yield from _line(text_page, places, page)
+    yield from _line(text_page, places, page, width)
 
 
-def _line(text_page: ctypes.c_void_p, places: Sequence[int], page: int) -> Iterator[_Line]:
+def _line(
+    text_page: ctypes.c_void_p, places: Sequence[int], page: int, width: float
+) -> Iterator[_Line]:
     letters = [_letter(pdfium_c.FPDFText_GetUnicode(text_page, at)) for at in places]
     inked = [at for at, letter in enumerate(letters) if not letter.isspace()]
     if not inked:
@@ -214,7 +217,7 @@ def _line(text_page: ctypes.c_void_p, places: Sequence[int], page: int) -> Itera
             cells.append(_Cell(_joined_letters(letters[start : before + 1]), left, ended[2]))
             start, left = at, begun[0]
     cells.append(_Cell(_joined_letters(letters[start : inked[-1] + 1]), left, boxes[-1][2]))
-    yield _Line(page, tuple(cells), bottom, top)
+    yield _Line(page, tuple(cells), bottom, top, width)
 
 
 def _letter(code: int) -> str:
@@ -338,7 +341,8 @@ class _Margins:
 
     def __init__(self, lines: Sequence[_Line]) -> None:
         self._left = min((line.left for line in lines), default=0.0)
-        self._right = max((line.right for line in lines), default=0.0)
+        # A page of short lines, a slide, has no right margin that a line could reach.
+        self._right = max((max(line.right, 0.6 * line.page_width) for line in lines), default=0.0)
         self._middle = (self._left + self._right) / 2
         beside = sum(line.left > self._middle for line in lines)
         self._two_columns = 4 * beside > len(lines)
