@@ -1,0 +1,52 @@
+"""The main job, on real files: make a knowledge base, ask it five questions, read cited answers.
+
+    python examples/demo.py [folder]
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from kb_tools import KnowledgeBase, RetrievalConfig
+
+HERE = Path(__file__).resolve().parent
+WIDTH = 160
+
+
+def main(folder: str) -> None:
+    started = time.perf_counter()
+    with KnowledgeBase.open(folder) as kb:
+        handbook = kb.create_dataset("员工手册", "Rules, products and offices", exist_ok=True)
+        files = sorted((HERE / "handbook").iterdir())
+        if not kb.list_documents(handbook.id):
+            print(f"Adding {len(files)} documents to {folder} ...")
+            kb.add_documents(handbook.id, files).raise_for_errors()
+        counts = kb.dataset_statistics(handbook.id)
+        print(
+            f"{counts.document_count} documents, {counts.segment_count} segments "
+            f"({time.perf_counter() - started:.0f} s)"
+        )
+        for question in questions():
+            print(f"\n? {question}")
+            for document in kb.search_in_datasets(question, [handbook.id], RetrievalConfig(k=3)):
+                print_passage(document)
+
+
+def questions() -> list[str]:
+    lines = (HERE / "questions.jsonl").read_text("utf-8").splitlines()
+    return [entry["question"] for entry in map(json.loads, lines) if entry.get("demo")]
+
+
+def print_passage(document) -> None:
+    about = document.metadata
+    text = " ".join(document.page_content.split())
+    print(
+        f"  [{about['citation']}] {about['document_name']} · 第 {about['position']} 段 "
+        f"({about['score_kind']} {about['score']:.2f})"
+    )
+    print(f"      {text[:WIDTH]}{'…' if len(text) > WIDTH else ''}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "demo-kb")
