@@ -95,9 +95,34 @@ class GuardedRetriever(BaseRetriever):
         return LangSmithRetrieverParams(ls_retriever_name=f"kb_tools_{self.name_in_config}")
 
 
+class PluggedRetriever(GuardedRetriever):
+    """A retriever from outside, under the same guard: its ids and scores count, its text does not."""
+
+    inner: BaseRetriever
+    name_in_config: ClassVar[str] = "plugged"
+
+    def candidates(
+        self, query: str, pool: int, run_manager: CallbackManagerForRetrieverRun
+    ) -> list[Hit]:
+        """Return the documents of the inner retriever as hits, in its order."""
+        found = self.inner.invoke(query, {"callbacks": run_manager.get_child()})
+        hits = [
+            (document.id or str(document.metadata.get("segment_id")), document)
+            for document in found
+        ]
+        return [
+            Hit(segment_id, float(document.metadata.get("score", 0.0)))
+            for segment_id, document in hits[:pool]
+        ]
+
+    def kind_of_score(self) -> str:
+        """Return the name of the retriever in the config: only it knows what its scores mean."""
+        return self.config.retriever
+
+
 def create_retriever(
     kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig
-) -> BaseRetriever:
+) -> GuardedRetriever:
     """Return the retriever that `config` names, over datasets that `kb` owns.
 
     Raises UnknownName if nobody registered that name.
@@ -106,4 +131,9 @@ def create_retriever(
         Callable[[Resources, Sequence[str], RetrievalConfig], BaseRetriever],
         registry.load("retrievers", config.retriever),
     )
-    return create(kb, dataset_ids, config)
+    retriever = create(kb, dataset_ids, config)
+    if isinstance(retriever, GuardedRetriever):
+        return retriever
+    return PluggedRetriever(
+        kb=kb, dataset_ids=list(dataset_ids), config=config, k=config.k, inner=retriever
+    )
