@@ -3,7 +3,7 @@
 Ids are opaque strings. Times are timezone-aware. A record is a snapshot of its row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +17,11 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 def new_id() -> str:
     """Return a new id of 32 hex digits; ids made later sort later (UUID version 7)."""
     return uuid7().hex
+
+
+def possible_ids(ids: Iterable[str]) -> list[str]:
+    """Return those that could be ids at all; a database refuses NUL and lone surrogates."""
+    return [text for text in ids if text.isascii() and text.isprintable()]
 
 
 class DocumentStatus(StrEnum):

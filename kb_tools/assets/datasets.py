@@ -3,6 +3,7 @@
 from kb_tools import db
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput, InvalidState
+from kb_tools.ingest.clean import storable
 from kb_tools.models import Dataset, DatasetStatistics, new_id
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets
@@ -55,7 +56,9 @@ def list_datasets(
 ) -> list[Dataset]:
     """Return datasets whose name holds `search`, newest first."""
     with kb.db.transaction() as conn:
-        return datasets.page(conn, kb.account, search=search, offset=offset, limit=limit)
+        return datasets.page(
+            conn, kb.account, search=search and storable(search), offset=offset, limit=limit
+        )
 
 
 def update_dataset(
@@ -113,7 +116,7 @@ def _checked_name(name: str) -> str:
     name = name.strip()
     if not 1 <= len(name) <= MAX_NAME:
         raise InvalidInput(f"a dataset name has 1 to {MAX_NAME} characters; got {len(name)}")
-    return _storable(name, "name")
+    return _refuse_unstorable(name, "name")
 
 
 def _checked_description(description: str) -> str:
@@ -122,10 +125,10 @@ def _checked_description(description: str) -> str:
             f"a dataset description has at most {MAX_DESCRIPTION} characters; "
             f"got {len(description)}"
         )
-    return _storable(description, "description")
+    return _refuse_unstorable(description, "description")
 
 
-def _storable(text: str, what: str) -> str:
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+def _refuse_unstorable(text: str, what: str) -> str:
+    if text != storable(text):
         raise InvalidInput(f"a dataset {what} cannot hold NUL or lone surrogates; got {text!r}")
     return text

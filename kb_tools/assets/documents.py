@@ -7,6 +7,7 @@ from kb_tools import db
 from kb_tools.config import ProcessRule
 from kb_tools.errors import BuildFailed, NotFound
 from kb_tools.ingest import pipeline
+from kb_tools.ingest.clean import storable
 from kb_tools.ingest.progress import Progress, shown
 from kb_tools.ingest.sources import Source, read_sources
 from kb_tools.models import Document, DocumentState, new_id
@@ -92,7 +93,12 @@ def list_documents(
     with kb.db.transaction() as conn:
         datasets.owned(conn, kb.account, dataset_id)
         return documents.page(
-            conn, kb.account, dataset_id, search=search, offset=offset, limit=limit
+            conn,
+            kb.account,
+            dataset_id,
+            search=search and storable(search),
+            offset=offset,
+            limit=limit,
         )
 
 

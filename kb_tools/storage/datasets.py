@@ -7,7 +7,7 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from kb_tools.errors import NotFound
-from kb_tools.models import Dataset, DatasetStatistics, Json
+from kb_tools.models import Dataset, DatasetStatistics, Json, possible_ids
 
 
 def insert(
@@ -39,7 +39,7 @@ def read(conn: Connection, account: str, dataset_ids: Sequence[str]) -> list[Dat
                embedding_dimension, index_revision, created_at, updated_at
         FROM dataset WHERE account_id = %s AND id = ANY(%s)
         """,
-        (account, list(dataset_ids)),
+        (account, possible_ids(dataset_ids)),
     )
     found = {dataset.id: dataset for dataset in rows}
     return [found[dataset_id] for dataset_id in dict.fromkeys(dataset_ids) if dataset_id in found]

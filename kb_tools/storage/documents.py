@@ -8,7 +8,7 @@ from psycopg import Connection
 from psycopg.rows import class_row, kwargs_row
 from psycopg.types.json import Jsonb
 
-from kb_tools.models import Document, DocumentState, DocumentStatus, Json
+from kb_tools.models import Document, DocumentState, DocumentStatus, Json, possible_ids
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def read(conn: Connection, account: str, document_ids: Sequence[str]) -> list[Do
         JOIN process_rule r ON r.id = d.process_rule_id
         WHERE d.id = ANY(%s) AND k.account_id = %s
         """,
-        (list(document_ids), account),
+        (possible_ids(document_ids), account),
     )
     found = {row.id: row for row in rows}
     return [found[document_id] for document_id in document_ids if document_id in found]
@@ -246,10 +246,10 @@ def states(conn: Connection, account: str, batch: str) -> list[DocumentState]:
                    d.splitting_completed_at, d.indexing_completed_at, d.completed_at, d.stopped_at
             FROM document d JOIN dataset k ON k.id = d.dataset_id
             LEFT JOIN segment s ON s.document_id = d.id
-            WHERE d.batch = %s AND k.account_id = %s
+            WHERE d.batch = ANY(%s) AND k.account_id = %s
             GROUP BY d.id ORDER BY d.position
             """,
-            (batch, account),
+            (possible_ids([batch]), account),
         )
         .fetchall()
     )

@@ -7,7 +7,7 @@ from psycopg import Connection
 from psycopg.rows import class_row
 from psycopg.types.range import Range
 
-from kb_tools.models import Json, Segment, SegmentStatus
+from kb_tools.models import Json, Segment, SegmentStatus, possible_ids
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def read(conn: Connection, segment_ids: Sequence[str]) -> list[Segment]:
                s.indexed_at, s.completed_at
         FROM segment s WHERE s.id = ANY(%s)
         """,
-        (list(segment_ids),),
+        (possible_ids(segment_ids),),
     )
     found = {row[0]: _segment(row) for row in rows}
     return [found[segment_id] for segment_id in segment_ids if segment_id in found]
