@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kb_tools.settings import Settings
 
 HEADING_MARK = " › "
+OUT_OF_MEMORY = 78  # how a child process that may have no more memory exits
 NO_TEXT = "no text: the file is empty or holds only blanks"
 
 _CHAPTER = re.compile(

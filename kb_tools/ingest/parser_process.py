@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from kb_tools import registry
-from kb_tools.ingest.parsed import Limits, Parsed, ParseError
+from kb_tools.ingest.parsed import OUT_OF_MEMORY, Limits, Parsed, ParseError
 from kb_tools.ingest.parsers import format_of
 from kb_tools.settings import Settings
 
@@ -88,17 +88,11 @@ class ParserProcess:
             raise
         return self._read(answer)
 
-    def _read(self, answer: bytes) -> Parsed:
+    @staticmethod
+    def _read(answer: bytes) -> Parsed:
         if answer.startswith(b'{"parsed": '):
             return Parsed.from_json(answer[len(b'{"parsed": ') : -1].decode())
-        failed = json.loads(answer)
-        if "memory" in failed:
-            self._drop()  # what it still holds would count against the next file
-            raise ParseError(
-                f"needs more than {_size(failed['memory'])} of memory (parse_memory_bytes); "
-                "split the file or raise KB_PARSE_MEMORY_BYTES"
-            )
-        raise ParseError(failed["error"])
+        raise ParseError(json.loads(answer)["error"])
 
     def _drop(self) -> None:
         if self._child is not None:
@@ -111,6 +105,7 @@ class _Child:
 
     def __init__(self, settings: Settings) -> None:
         self._timeout_seconds = settings.parse_timeout_seconds
+        self._memory_bytes = settings.parse_memory_bytes
         self._parent = os.getpid()
         # -P: the working folder must not shadow the standard library; the parent's path goes along.
         command = [
@@ -154,7 +149,16 @@ class _Child:
                 f"takes longer than {self._timeout_seconds:g} s (parse_timeout_seconds); "
                 "split the file or raise KB_PARSE_TIMEOUT_SECONDS"
             )
-        raise ParseError(_crash(self._process.wait()))
+        raise ParseError(self._reason(self._process.wait()))
+
+    def _reason(self, code: int) -> str:
+        if code == OUT_OF_MEMORY:
+            return (
+                f"needs more than {_size(self._memory_bytes)} of memory (parse_memory_bytes); "
+                "split the file or raise KB_PARSE_MEMORY_BYTES"
+            )
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"could not be read: the parser crashed ({how}); the file may be damaged"
 
     def end(self) -> None:
         """Kill it and wait until it is gone."""
@@ -187,11 +191,6 @@ def _end(process: "subprocess.Popen[bytes]", parent: int) -> None:
     if parent == os.getpid():
         process.kill()
         process.wait()
-
-
-def _crash(code: int) -> str:
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return f"could not be read: the parser crashed ({how}); the file may be damaged"
 
 
 def _size(count: int) -> str:

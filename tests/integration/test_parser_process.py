@@ -90,6 +90,14 @@ def test_a_file_that_needs_too_much_memory_names_the_limit(parser: ParserProcess
     assert parser.parse("好".encode(), "txt").blocks == (Block("好"),)
 
 
+def test_a_file_that_alone_is_over_the_memory_names_the_limit() -> None:
+    with (
+        ParserProcess(Settings(parse_memory_bytes=60 * 1024 * 1024)) as parser,
+        pytest.raises(ParseError, match="needs more than 60 MiB of memory"),
+    ):
+        parser.parse(b"x" * 80_000_000, "txt")
+
+
 @pytest.mark.parametrize(("order", "how"), [("crash", "signal 11"), ("exit", "exit code 3")])
 def test_a_crash_costs_one_document(parser: ParserProcess, order: str, how: str) -> None:
     before = child_of(parser)

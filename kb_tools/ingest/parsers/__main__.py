@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from kb_tools.ingest.clean import storable
-from kb_tools.ingest.parsed import NO_TEXT, Limits, Parsed, ParseError
+from kb_tools.ingest.parsed import NO_TEXT, OUT_OF_MEMORY, Limits, Parsed, ParseError
 
 Request = tuple[bytes, bytes]
 # The parent kills a child that is late; if the parent is gone too, the child's own alarm does.
@@ -33,7 +33,7 @@ def main() -> None:
     while True:
         header, data = requests.get()
         _alarm(timeout_seconds + GRACE_SECONDS)
-        _send(answers, _answer(header, data, memory_bytes))
+        _send(answers, _answer(header, data))
         _alarm(0)
 
 
@@ -72,8 +72,10 @@ def _alarm(seconds: float) -> None:
 
 def _listen(stdin: BinaryIO, requests: "queue.SimpleQueue[Request]") -> None:
     while True:
-        header = _receive(stdin)
-        data = _receive(stdin)
+        try:
+            header, data = _receive(stdin), _receive(stdin)
+        except MemoryError:  # the file alone is too large
+            os._exit(OUT_OF_MEMORY)
         if header is None or data is None:
             os._exit(0)
         requests.put((header, data))
@@ -92,7 +94,7 @@ def _send(stream: BinaryIO, content: bytes) -> None:
     stream.flush()
 
 
-def _answer(header: bytes, data: bytes, memory_bytes: int) -> bytes:
+def _answer(header: bytes, data: bytes) -> bytes:
     request = json.loads(header)
     try:
         parsed = parse(data, request["parser"], Limits(**request["limits"]))
@@ -100,8 +102,7 @@ def _answer(header: bytes, data: bytes, memory_bytes: int) -> bytes:
     except ParseError as error:
         return json.dumps({"error": str(error)}).encode()
     except MemoryError:
-        pass  # the answer is made below, when the frames that hold the memory are gone
-    return json.dumps({"memory": memory_bytes}).encode()
+        os._exit(OUT_OF_MEMORY)  # what is still held would count against the next file
 
 
 def parse(data: bytes, name: str, limits: Limits) -> Parsed:
