@@ -84,8 +84,11 @@ class HitTest:
         return self.hits[index]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return one row per hit, every field a column. Raises MissingDependency without pandas."""
-        return search.frame([asdict(hit) for hit in self.hits])
+        """Return one row per hit, every field a column. Raises MissingDependency without pandas.
+
+        Fields of document and dataset are columns too: `document_name`, `dataset_id`, ...
+        """
+        return search.frame([_flat(hit) for hit in self.hits])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -103,6 +106,14 @@ class HitTest:
             for number, hit in enumerate(self.hits, start=1)
         ]
         return f"<p>{html.escape(repr(self.result))}</p>{search.html_table(rows)}"
+
+
+def _flat(hit: SegmentHit) -> dict[str, object]:
+    row: dict[str, object] = {}
+    for name, value in asdict(hit).items():
+        parts = value.items() if isinstance(value, dict) else ()
+        row |= {f"{name}_{part}": entry for part, entry in parts} if parts else {name: value}
+    return row
 
 
 def hit(

@@ -5,8 +5,9 @@ and the vector stores through it; `account` decides which rows they see.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -46,7 +47,18 @@ class Lanes:
 
 def submit(lane: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
     """Run `work` in `lane` with the caller's context, so that traces nest."""
-    return lane.submit(copy_context().run, work)
+    with _unless_closed():
+        return lane.submit(copy_context().run, work)
+
+
+@contextmanager
+def _unless_closed() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise
+        raise InvalidState("this knowledge base is closed; open it again") from None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,7 +90,9 @@ class Resources:
 async def in_caller(kb: Resources, work: Callable[[], T]) -> T:
     """Run blocking `work` in a thread of the callers' lane, with the caller's context."""
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(kb.lanes.callers, copy_context().run, work)
+    with _unless_closed():
+        answer = loop.run_in_executor(kb.lanes.callers, copy_context().run, work)
+    return await answer
 
 
 def async_twin(

@@ -10,10 +10,16 @@ class TestMyStore(VectorStoreContract):
 import zlib
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
 
 from kb_tools.embeddings import Vector
 from kb_tools.errors import InvalidInput
@@ -55,6 +61,43 @@ class FakeEmbeddings(Embeddings):
             total += np.random.default_rng(seed).standard_normal(self.dimension)
         numbers: list[float] = (total / (np.linalg.norm(total) or 1.0)).tolist()
         return numbers
+
+
+class ScriptedChatModel(BaseChatModel):
+    """A chat model that gives the `answers` one after another, from the start again at the end.
+
+    An answer is a text, or a message with tool calls; `asked` keeps what it was sent.
+
+    Usage:
+        call = {"name": "dataset_retrieval", "args": {"query": "年假"}, "id": "1"}
+        model = ScriptedChatModel(answers=[AIMessage("", tool_calls=[call]), "可以 [1]"])
+        create_agent(model, [kb.retrieval_tool([handbook.id])])
+    """
+
+    answers: list[AIMessage | str]
+    asked: list[list[BaseMessage]] = Field(default_factory=list, exclude=True)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> "ScriptedChatModel":
+        """Return the model itself: its script knows which tools to call."""
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        answer = self.answers[len(self.asked) % len(self.answers)]
+        self.asked.append(list(messages))
+        message = AIMessage(answer) if isinstance(answer, str) else answer.model_copy()
+        # Messages of one id would replace one another in a thread.
+        message.id = f"scripted-{len(self.asked)}"
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def point(segment_id: str, vector: Sequence[float] | Vector, **changes: str | bool) -> Point:

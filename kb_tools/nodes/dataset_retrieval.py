@@ -9,16 +9,19 @@ from kb_tools import citations, search
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput
 from kb_tools.resources import Resources, in_caller
-from kb_tools.tools.dataset_retrieval import answer, bound_ids
+from kb_tools.tools.dataset_retrieval import answer, bound_datasets, search_bound
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
 
 
 def join_documents(left: Sequence[LCDocument], right: Sequence[LCDocument]) -> list[LCDocument]:
-    """Return both lists as one: a segment once, under the label it was first given."""
-    known = {document.id for document in left}
-    return citations.labelled([*left, *(new for new in right if new.id not in known)])
+    """Return both lists as one: a segment once, under the label it was first given.
+
+    If it has changed in between, the newer one stands there, as in the joined text.
+    """
+    once = {citations.identity(document): document for document in [*left, *right]}
+    return citations.labelled(list(once.values()))
 
 
 class RetrievalState(TypedDict, total=False):
@@ -33,38 +36,6 @@ class RetrievalState(TypedDict, total=False):
     combine_documents: Annotated[str, citations.joined]
 
 
-class RetrievalNode:
-    """A LangGraph node; works in sync and async graphs and is safe to checkpoint.
-
-    Usage:
-        graph.add_node("retrieve", kb.retrieval_node([handbook.id]))
-    """
-
-    def __init__(
-        self,
-        kb: Resources,
-        dataset_ids: Sequence[str],
-        config: RetrievalConfig | None,
-        output_key: str,
-    ) -> None:
-        """Fix the datasets; raises NotFound if one does not exist."""
-        self._kb, self._config, self._output_key = kb, config, output_key
-        self._dataset_ids = bound_ids(kb, dataset_ids)
-        self._secret = search.fence_secret(kb)
-
-    def __call__(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `output_key` (what a model reads) and `documents` (best first)."""
-        query = _query_of(state)
-        result = search.run(
-            self._kb, query, self._dataset_ids, self._config, origin=search.Origin(), bound=True
-        )
-        return {self._output_key: answer(result, self._secret), "documents": result.documents}
-
-    async def acall(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the same without blocking the event loop."""
-        return await in_caller(self._kb, lambda: self(state))
-
-
 def retrieval_node(
     kb: Resources,
     dataset_ids: Sequence[str],
@@ -74,17 +45,31 @@ def retrieval_node(
 ) -> "Runnable[Mapping[str, Any], dict[str, Any]]":
     """Return a LangGraph node that reads `query` and writes `output_key` and `documents`.
 
+    Works in sync and async graphs, and what it writes can be checkpointed:
+
+        graph.add_node("retrieve", kb.retrieval_node([handbook.id]))
+
     Raises NotFound if a dataset does not exist; in the graph, InvalidInput if the state has no
-    text under `query`.
+    text under `query`, BackendError if no part of the search answered.
     """
     from langchain_core.runnables import RunnableLambda
 
-    node = RetrievalNode(kb, dataset_ids, config, output_key)
-    return RunnableLambda(node, node.acall, name="dataset_retrieval")
+    datasets = bound_datasets(kb, dataset_ids)
+    secret = search.fence_secret(kb)
+
+    def retrieve(state: Mapping[str, Any]) -> dict[str, Any]:
+        result = search_bound(kb, _query_of(state), datasets, config)
+        return {output_key: answer(result, secret, datasets), "documents": result.documents}
+
+    async def aretrieve(state: Mapping[str, Any]) -> dict[str, Any]:
+        return await in_caller(kb, lambda: retrieve(state))
+
+    return RunnableLambda(retrieve, aretrieve, name="dataset_retrieval")
 
 
 def _query_of(state: Mapping[str, Any]) -> str:
+    # A state may also be a dataclass or a pydantic model.
     query = state.get("query") if isinstance(state, Mapping) else getattr(state, "query", None)
     if not isinstance(query, str):
-        raise InvalidInput(f"the state needs a text under 'query'; got {type(query).__name__}")
+        raise InvalidInput(f"the state needs a text under 'query'; got {query!r:.80}")
     return query

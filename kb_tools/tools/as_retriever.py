@@ -8,12 +8,15 @@ from langchain_core.callbacks import (
 )
 from langchain_core.documents import Document as LCDocument
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import RunnableConfig, set_config_context
 from pydantic import Field, SkipValidation
 
 from kb_tools import search
 from kb_tools.config import RetrievalConfig
 from kb_tools.resources import Resources, in_caller
-from kb_tools.tools.dataset_retrieval import bound_ids
+from kb_tools.tools.dataset_retrieval import bound_datasets
+
+_UNLIMITED = RetrievalConfig(token_budget=None)
 
 
 class KnowledgeBaseRetriever(BaseRetriever):
@@ -33,13 +36,10 @@ class KnowledgeBaseRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[LCDocument]:
-        config = _UNLIMITED.overlaid_by(self.config)
-        wanted = self.k if k is None else k
-        config = config if wanted is None else config.overlaid_by(RetrievalConfig(k=wanted))
-        origin = search.Origin()
-        return search.run(
-            self.kb, query, self.dataset_ids, config, origin=origin, bound=True
-        ).documents
+        # LangChain makes a tool's or a chain's run the ambient one, but not a retriever's.
+        ambient: RunnableConfig = {"callbacks": run_manager.get_child()}
+        with set_config_context(ambient) as context:
+            return context.run(self._search, query, self.k if k is None else k)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -49,12 +49,18 @@ class KnowledgeBaseRetriever(BaseRetriever):
             self.kb, lambda: self._get_relevant_documents(query, run_manager=sync, k=k)
         )
 
-
-_UNLIMITED = RetrievalConfig(token_budget=None)
+    def _search(self, query: str, k: int | None) -> list[LCDocument]:
+        config = _UNLIMITED.overlaid_by(self.config)
+        config = config if k is None else config.overlaid_by(RetrievalConfig(k=k))
+        origin = search.Origin()
+        return search.run(
+            self.kb, query, self.dataset_ids, config, origin=origin, bound=True
+        ).documents
 
 
 def as_retriever(
     kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig | None = None
 ) -> KnowledgeBaseRetriever:
     """Return a LangChain retriever over these datasets. Raises NotFound if one does not exist."""
-    return KnowledgeBaseRetriever(kb=kb, dataset_ids=bound_ids(kb, dataset_ids), config=config)
+    ids = [dataset.id for dataset in bound_datasets(kb, dataset_ids)]
+    return KnowledgeBaseRetriever(kb=kb, dataset_ids=ids, config=config)
