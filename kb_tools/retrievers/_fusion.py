@@ -19,11 +19,14 @@ def background_scale(background: Sequence[float]) -> tuple[float, float]:
     `background` are its cosines to a sample of the segments; the first number is their third
     quartile, the second is the distance from there to the 95th percentile, at least .01, times 6.
     Quantiles, because a background in two languages has two humps, and no model's scale matters.
+    Of a few segments they lie too near each other: for n normal values by 1 + 3.3 / (n - 1), found
+    by simulation and right within 10 % from 2 to 1,000; so the distance is stretched by as much.
     """
     if not background:
         return 0.0, SPREADS * LEAST_SPREAD
     middle, high = np.quantile(np.asarray(background, dtype=np.float64), [0.75, 0.95]).tolist()
-    return middle, SPREADS * max(high - middle, LEAST_SPREAD)
+    stretch = 1 + 3.3 / max(len(background) - 1, 1)
+    return middle, SPREADS * max((high - middle) * stretch, LEAST_SPREAD)
 
 
 def score_fusion(

@@ -6,9 +6,13 @@ what is deleted, disabled, unfinished or of another account is dropped, whatever
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, cast
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
 from langchain_core.documents import Document as LCDocument
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from pydantic import ConfigDict, Field, SkipValidation
@@ -16,7 +20,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 from kb_tools import registry, trace
 from kb_tools.config import RetrievalConfig
 from kb_tools.models import Json
-from kb_tools.resources import Resources
+from kb_tools.resources import Resources, in_caller
 from kb_tools.storage import segments
 
 POOL_BANDS = (100, 500)
@@ -71,6 +75,14 @@ class GuardedRetriever(BaseRetriever):
             measured.count = len(hits)
         return self._guarded(hits)[:wanted]
 
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[LCDocument]:
+        answer = partial(
+            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), k=k
+        )
+        return await in_caller(self.kb, answer)
+
     def _guarded(self, hits: Sequence[Hit]) -> list[LCDocument]:
         with trace.stage("read_guard") as measured:
             ids = [hit.segment_id for hit in hits]
@@ -96,7 +108,7 @@ class GuardedRetriever(BaseRetriever):
 
 
 class PluggedRetriever(GuardedRetriever):
-    """A retriever from outside, under the same guard: its ids and scores count, its text does not."""
+    """A retriever from outside, under the same guard: only its ids and scores count."""
 
     inner: BaseRetriever
     name_in_config: ClassVar[str] = "plugged"

@@ -30,7 +30,7 @@ from kb_tools.db import Database
 from kb_tools.embeddings import remembering_questions
 from kb_tools.errors import BackendError, InvalidInput, InvalidState
 from kb_tools.models import Dataset, Json
-from kb_tools.resources import Resources, in_caller, submit
+from kb_tools.resources import Resources, submit
 from kb_tools.retrievers._fusion import (
     background_scale,
     reciprocal_rank_fusion,
@@ -242,14 +242,6 @@ class HybridRetriever(GuardedRetriever, EnsembleRetriever):
         document = super()._document(hit, row)
         kind = hit.kind if isinstance(hit, FusedHit) else self.kind_of_score()
         return document.model_copy(update={"metadata": document.metadata | {"score_kind": kind}})
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
-    ) -> list[LCDocument]:
-        answer = partial(
-            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), k=k
-        )
-        return await in_caller(self.kb, answer)
 
 
 def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -> HybridRetriever:

@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
 )
-from langchain_core.documents import Document as LCDocument
 
 from kb_tools import trace
 from kb_tools.config import RetrievalConfig
 from kb_tools.embeddings import Vector
 from kb_tools.errors import InvalidState
 from kb_tools.models import Dataset
-from kb_tools.resources import Resources, in_caller
+from kb_tools.resources import Resources
 from kb_tools.retrievers.base import GuardedRetriever, Hit
 from kb_tools.storage import datasets
 from kb_tools.vectorstores import VectorStore
@@ -55,14 +52,6 @@ class SemanticRetriever(GuardedRetriever):
             Hit(segment_id, float(cosine), {"semantic": {"rank": rank, "score": float(cosine)}})
             for rank, (segment_id, cosine) in enumerate(kept, start=1)
         ]
-
-    async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
-    ) -> list[LCDocument]:
-        answer = partial(
-            self._get_relevant_documents, query, run_manager=run_manager.get_sync(), k=k
-        )
-        return await in_caller(self.kb, answer)
 
 
 def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -> SemanticRetriever:

@@ -281,7 +281,7 @@ def test_plugged_arm_is_fused_by_rank_and_guarded(library: Library, plug: Plug) 
     lunch = next(hit for hit in hits if hit.id == "lunch")
     assert lunch.page_content == TEXTS["lunch"]
     assert lunch.metadata["score_kind"] == "rrf"
-    assert lunch.metadata["scores"]["theirs"] == {"rank": 2, "score": 7.0}
+    assert lunch.metadata["scores"]["theirs"] == {"rank": 1, "score": 7.0}
     assert {hit.id for hit in hits} <= set(TEXTS)
     assert recorded.degraded == []
 

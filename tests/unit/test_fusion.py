@@ -25,7 +25,13 @@ COSINES = st.floats(-1, 1)
 def test_formula_is_the_weighted_sum_of_share_and_place_above_the_background() -> None:
     background = np.linspace(0, 1, 101).tolist()  # third quartile .75, 95th percentile .95
     fused = dict(score_fusion({"a": 0.5, "b": 0.1}, {"a": 0.75, "b": 0.95}, background, 0.4))
-    assert fused == pytest.approx({"a": 0.6 * 0.5, "b": 0.6 * 0.1 + 0.4 / 6})
+    lift = 1 / 6 / (1 + 3.3 / 100)
+    assert fused == pytest.approx({"a": 0.6 * 0.5, "b": 0.6 * 0.1 + 0.4 * lift})
+
+
+def test_two_segments_do_not_let_chance_outweigh_the_words() -> None:
+    fused = score_fusion({"named": 0.4}, {"named": 0.04, "other": 0.25}, [0.04, 0.25], 0.4)
+    assert [segment_id for segment_id, _ in fused] == ["named", "other"]
 
 
 def test_segment_without_a_share_or_a_cosine_gets_nothing_for_it() -> None:
