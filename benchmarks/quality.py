@@ -71,6 +71,16 @@ class KnownVectors(Embeddings):
         return self.model.embed_query(text)
 
 
+class NoVectors(Embeddings):
+    """The same vector for every text: enough where only words are measured."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [[1.0] for _ in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [1.0]
+
+
 def load(folder: Path, split: str = "dev", variant: str = "") -> EvaluationSet:
     """Read a set; `variant` chooses other questions of it, such as "simplified"."""
     passages = [
@@ -175,7 +185,7 @@ def evaluate(data: EvaluationSet, retrievers: Sequence[str], model: Embeddings) 
     rows = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        KnowledgeBase.open(folder, embeddings={"e5": data.embeddings(model)}) as kb,
+        KnowledgeBase.open(folder, embeddings={"model": model}) as kb,
     ):
         dataset = kb.create_dataset("set")
         rule = ProcessRule.as_is()
@@ -218,11 +228,13 @@ def main() -> None:
     names = arguments.sets or sorted(
         path.parent.name for path in arguments.folder.glob(f"*/qrels.{arguments.split}.tsv.gz")
     )
+    only_words = {"full_text", "keyword"}.issuperset(arguments.retrievers)
     rows: list[Row] = []
     for name in names:
         folder, _, variant = name.partition(":")
         data = load(arguments.folder / folder, arguments.split, variant)
-        rows += evaluate(data, arguments.retrievers, LocalEmbeddings())
+        model = NoVectors() if only_words else data.embeddings(LocalEmbeddings())
+        rows += evaluate(data, arguments.retrievers, model)
         print(table(rows), flush=True)
         if arguments.output:
             arguments.output.write_text(table(rows) + "\n", encoding="utf-8")
