@@ -1,3 +1,4 @@
+import json
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -5,8 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langchain_core.documents import Document as LCDocument
 
+from kb_tools import KnowledgeBase, ProcessRule, RetrievalConfig, trace
 from kb_tools.errors import InvalidState
+from kb_tools.retrievers.base import create_retriever
 from kb_tools.storage import full_text
 from kb_tools.storage.full_text import Found
 from kb_tools.text.terms import SegmentTerms, query_parts, query_terms, segment_terms
@@ -266,3 +270,53 @@ def test_words_nobody_uses_are_part_of_the_maximum(rows: "Rows") -> None:
     rows.segments("d", {"a": "退款", "b": "年假"})
     known, both = search(rows, "退款").maximum, search(rows, "退款 香蕉").maximum
     assert both - known == pytest.approx(2.2 * math.log(1 + 2.5 / 0.5))
+
+
+def add(kb: KnowledgeBase, *texts: str) -> str:
+    """Return the id of a new dataset with one segment per text."""
+    dataset = kb.create_dataset("d")
+    documents = [LCDocument(text, metadata={"title": ""}) for text in texts]
+    kb.add_documents(dataset.id, documents, process_rule=ProcessRule.as_is()).raise_for_errors()
+    return dataset.id
+
+
+def retrieve(kb: KnowledgeBase, dataset_id: str, query: str, k: int = 4) -> list[LCDocument]:
+    config = RetrievalConfig(retriever="full_text", k=k)
+    return create_retriever(kb, [dataset_id], config).invoke(query)
+
+
+def test_hit_tells_rank_score_and_share_of_the_maximum(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, "年假可以跨年结转", "年假有十天", "退款政策")
+    hits = retrieve(kb, dataset_id, "年假可以跨年吗?")
+    assert [hit.page_content for hit in hits] == ["年假可以跨年结转", "年假有十天"]
+    scores = [hit.metadata["scores"]["full_text"] for hit in hits]
+    assert [score["rank"] for score in scores] == [1, 2]
+    assert 1 > scores[0]["share"] > scores[1]["share"] > 0
+    assert {hit.metadata["score_kind"] for hit in hits} == {"bm25"}
+    assert json.loads(json.dumps(scores)) == scores
+
+
+def test_search_says_that_its_result_is_exact(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, "年假可以跨年结转", "退款政策")
+    with trace.recording() as recorded:
+        retrieve(kb, dataset_id, "年假")
+    facts = {stage.name: stage.facts for stage in recorded.stages}["bm25"]
+    assert facts == {"exact": True, "terms": 2, "candidates": 1}
+
+
+def test_question_none_of_whose_words_is_known_is_tried_in_parts(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, "公司的规定", "其他")
+    assert [hit.page_content for hit in retrieve(kb, dataset_id, "公司法")] == ["公司的规定"]
+
+
+def test_second_look_prefers_the_text_that_shares_more_characters(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, "云计算的平台化", "云计算平台的化")
+    best, other = retrieve(kb, dataset_id, "云计算平台")
+    assert best.page_content == "云计算平台的化"
+    assert best.metadata["score"] > other.metadata["score"]
+
+
+def test_smaller_k_gives_the_head_of_a_larger_one(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, *(f"年假 {'跨年 ' * (number % 5)}{number}" for number in range(20)))
+    many = [hit.id for hit in retrieve(kb, dataset_id, "年假跨年", k=15)]
+    assert [hit.id for hit in retrieve(kb, dataset_id, "年假跨年", k=3)] == many[:3]

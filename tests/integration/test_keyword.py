@@ -3,7 +3,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from langchain_core.documents import Document as LCDocument
 
+from kb_tools import KnowledgeBase, ProcessRule, RetrievalConfig
+from kb_tools.errors import NotFound
+from kb_tools.retrievers.base import create_retriever
 from kb_tools.storage import keywords
 from kb_tools.text.tokenize import extract_keywords, fold_keyword
 
@@ -86,3 +90,23 @@ def test_table_lists_segments_in_the_order_of_the_text(rows: "Rows") -> None:
     rows.segments("d", {"a": "-"}, document_id="second", keywords=["退款"])
     with rows.database.transaction() as conn:
         assert keywords.table(conn, "d") == {"年假": ["c", "b"], "退款": ["c", "b", "a"]}
+
+
+def test_hit_counts_its_matching_keywords(kb: KnowledgeBase) -> None:
+    dataset = kb.create_dataset("d")
+    documents = [LCDocument("Python 教程"), LCDocument("Python 手册")]
+    kb.add_documents(dataset.id, documents, process_rule=ProcessRule.as_is()).raise_for_errors()
+    retriever = create_retriever(kb, [dataset.id], RetrievalConfig(retriever="keyword"))
+    hits = retriever.invoke("python 手册")
+    assert [(hit.page_content, hit.metadata["score"]) for hit in hits] == [
+        ("Python 手册", 2.0),
+        ("Python 教程", 1.0),
+    ]
+    assert hits[0].metadata["score_kind"] == "matches"
+    assert set(kb.keyword_table(dataset.id)) == {"python", "手册", "教程"}
+
+
+def test_table_of_a_strangers_dataset_is_not_found(kb: KnowledgeBase) -> None:
+    dataset = kb.create_dataset("d")
+    with pytest.raises(NotFound):
+        kb.for_account("other").keyword_table(dataset.id)
