@@ -5,8 +5,9 @@ A table row that is longer than a segment may be is written as several, each wit
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kb_tools.config import PreProcess, ProcessRule, RuleMode
 from kb_tools.ingest.clean import (
@@ -50,7 +51,7 @@ def assemble(parsed: Parsed, rule: ProcessRule) -> CleanedText:
     if rule.mode is RuleMode.AS_IS:
         blocks = [replace(block, text=storable(block.text)) for block in parsed.blocks]
     else:
-        blocks = list(_cleaned_blocks(parsed.blocks, rule))
+        blocks = list(_under_headers(_cleaned_blocks(parsed.blocks, rule), rule))
     return _joined(_with_headings_moved(blocks))
 
 
@@ -59,7 +60,30 @@ def _cleaned_blocks(blocks: Sequence[Block], rule: ProcessRule) -> Iterator[Bloc
         text = _cleaned(block, rule)
         if text.strip():
             heading = clean(block.heading, (PreProcess.REMOVE_EXTRA_SPACE,))
-            yield from _fitting(replace(block, text=text, heading=heading), rule)
+            above = clean(block.above, rule.pre_process)
+            yield from _fitting(replace(block, text=text, heading=heading, above=above), rule)
+
+
+def _under_headers(blocks: Iterable[Block], rule: ProcessRule) -> Iterator[Block]:
+    """Join rows that share a header line, as many as fit into a segment, under that line."""
+    for (above, _, _), run in groupby(blocks, key=lambda b: (b.above, b.heading, b.page)):
+        if not above:
+            yield from run
+            continue
+        rows: list[Block] = []
+        tokens = least = count_tokens(above)
+        for row in run:
+            more = count_tokens(row.text) + 1  # and the line end
+            if rows and tokens + more > rule.chunk_size:
+                yield _table(above, rows)
+                rows, tokens = [], least
+            rows.append(row)
+            tokens += more
+        yield _table(above, rows)
+
+
+def _table(above: str, rows: Sequence[Block]) -> Block:
+    return replace(rows[0], text="\n".join([above, *(row.text for row in rows)]), above="")
 
 
 def _cleaned(block: Block, rule: ProcessRule) -> str:

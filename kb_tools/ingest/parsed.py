@@ -54,6 +54,7 @@ class Block:
     page: int | None = None
     kind: BlockKind = BlockKind.TEXT
     columns: tuple[str, ...] = ()
+    above: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Parsed:
                 block["page"],
                 BlockKind(block["kind"]),
                 tuple(block["columns"]),
+                block["above"],
             )
             for block in fields["blocks"]
         )

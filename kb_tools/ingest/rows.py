@@ -1,14 +1,18 @@
 """Tables as text: one block a row, every value behind the name of its column.
 
-"姓名: 佐藤太郎; 年龄: 30" is found by its column names and stays true when it is read alone.
+"姓名: 佐藤太郎; 年龄: 30" is found by its column names and stays true when read alone. A narrow
+table of short values is shorter and as clear as it came, under a header line in every segment.
 """
 
+import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 
 from kb_tools.ingest.parsed import Block, BlockKind
 
 _LONGEST_NAME = 60
+_MOST_PLAIN_COLUMNS = 5
 _LONGEST_LINE = 200
 _NUMBER_OR_DATE = re.compile(r"[\s\d.,:/%+\-()（）¥￥$€°年月日]+|https?://\S+|\S+@\S+\.\S+")
 
@@ -32,6 +36,26 @@ def row_blocks(
     names = _names(rows[0]) if has_header and len(rows) > 1 else ()
     for row in rows[1:] if names else rows:
         yield row_block(names, row, heading=heading, page=page)
+
+
+def line_blocks(rows: Sequence[Sequence[str]], delimiter: str) -> list[Block] | None:
+    """Return the rows as they came, under their header line, if the table is easily read so.
+
+    None for a table without header, of many columns, or with long or multi-line values.
+    """
+    rows = [row for row in rows if any(value.strip() for value in row)]
+    if not rows or len(rows[0]) > _MOST_PLAIN_COLUMNS or not looks_like_header(rows):
+        return None
+    if any("\n" in value or len(value) > _LONGEST_NAME for row in rows for value in row):
+        return None
+    above, *lines = (_line(row, delimiter) for row in rows)
+    return [Block(line, kind=BlockKind.TABLE, above=above) for line in lines]
+
+
+def _line(row: Sequence[str], delimiter: str) -> str:
+    line = io.StringIO()
+    csv.writer(line, delimiter=delimiter, lineterminator="").writerow(row)
+    return line.getvalue()
 
 
 def row_block(

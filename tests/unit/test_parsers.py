@@ -10,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kb_tools.config import ProcessRule
+from kb_tools.ingest.cleaned import assemble
 from kb_tools.ingest.encodings import decode
 from kb_tools.ingest.euc_tw import decode_euc_tw
 from kb_tools.ingest.parsed import Block, BlockKind, Limits, Parsed, ParseError
 from kb_tools.ingest.parsers import format_of
 from kb_tools.ingest.parsers.__main__ import parse
+from kb_tools.ingest.split import split
 
 SIMPLIFIED = "员工每年享有十五天带薪年假，可以跨年使用。"
 TRADITIONAL = "員工每年享有十五天帶薪年假，可以跨年使用。"
@@ -470,3 +473,13 @@ def test_a_damaged_file_is_read_or_refused(suffix: str, data: st.DataObject) -> 
     for damaged in (bytes(content), bytes(content[:cut])):
         with suppress(ParseError):
             assert read(damaged, suffix).blocks
+
+
+def test_narrow_csv_keeps_its_lines_under_its_header_in_every_segment() -> None:
+    lines = [f"员工{number},{20 + number % 40},成都" for number in range(200)]
+    data = "\n".join(["姓名,年龄,城市", *lines]).encode()
+    rule = ProcessRule.custom(chunk_size=100, chunk_overlap=0)
+    pieces = split(assemble(read(data, ".csv"), rule), rule)
+    assert len(pieces) > 5
+    assert all(piece.content.startswith("姓名,年龄,城市\n员工") for piece in pieces)
+    assert [line for piece in pieces for line in piece.content.split("\n")[1:]] == lines

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kb_tools.ingest.encodings import decode
 from kb_tools.ingest.parsed import Limits, Parsed, ParseError, Parser
-from kb_tools.ingest.rows import row_blocks
+from kb_tools.ingest.rows import line_blocks, row_blocks
 
 DELIMITERS = ",;\t|"
 _SAMPLE_ROWS = 200
@@ -34,7 +34,8 @@ def parse(data: bytes, limits: Limits) -> Parsed:
     if warning:
         known = report.get("warnings")
         report["warnings"] = [*(known if isinstance(known, list) else []), warning]
-    return Parsed(tuple(row_blocks(rows)), report=report)
+    blocks = line_blocks(rows, delimiter) or row_blocks(rows)
+    return Parsed(tuple(blocks), report=report)
 
 
 def _rows(text: str, delimiter: str, limits: Limits) -> tuple[list[list[str]], str | None]:
