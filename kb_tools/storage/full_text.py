@@ -114,10 +114,7 @@ def write(conn: Connection, dataset_id: str, segments: Sequence[tuple[str, Segme
 
 
 def remove(conn: Connection, dataset_id: str, segment_ids: Sequence[str]) -> None:
-    """Take segments out of the index.
-
-    Deleting their rows does it too, segment by segment; for many this is much faster.
-    """
+    """Take segments out of the index; deleting their rows of `segment` does it too."""
     conn.execute(
         "DELETE FROM full_text_segment WHERE dataset_id = %s AND segment_id = ANY(%s)",
         (dataset_id, list(segment_ids)),
