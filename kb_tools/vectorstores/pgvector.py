@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+import pgvector
+from pgvector import HalfVector
 from psycopg import Connection, sql
 from psycopg.abc import Buffer
 from psycopg.adapt import Dumper
@@ -114,8 +116,7 @@ class PgVectorStore:
                 return {}
             cursor = conn.cursor(binary=True)
             rows = cursor.execute(table.sql(_VECTORS), (list(segment_ids),)).fetchall()
-        kind = ">f2" if table.half else ">f4"
-        return {segment_id: _received(sent, kind) for segment_id, sent in rows}
+        return {segment_id: _received(sent, table.half) for segment_id, sent in rows}
 
     def set_enabled(
         self,
@@ -227,12 +228,13 @@ def _cosine(distance: float | None) -> float:
 
 
 def _text(vector: Vector) -> str:
-    return f"[{','.join(map(repr, vector.tolist()))}]"
+    return pgvector.Vector(vector).to_text()
 
 
-def _received(sent: bytes, kind: str) -> Vector:
-    """Read what vector_send writes: two int16 (the dimension, unused), then the numbers."""
-    return np.frombuffer(sent, dtype=kind, offset=4).astype(np.float32)
+def _received(sent: bytes, half: bool) -> Vector:
+    """Read what vector_send and halfvec_send write."""
+    read = HalfVector.from_binary(sent) if half else pgvector.Vector.from_binary(sent)
+    return read.to_numpy().astype(np.float32)
 
 
 class _Floats:
