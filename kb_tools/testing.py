@@ -19,7 +19,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from pydantic import Field
+from pydantic import Field, SkipValidation
 
 from kb_tools.embeddings import Vector
 from kb_tools.errors import InvalidInput
@@ -74,7 +74,7 @@ class ScriptedChatModel(BaseChatModel):
         create_agent(model, [kb.retrieval_tool([handbook.id])])
     """
 
-    answers: list[AIMessage | str]
+    answers: SkipValidation[list[AIMessage | str]]
     asked: list[list[BaseMessage]] = Field(default_factory=list, exclude=True)
 
     @property
