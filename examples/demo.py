@@ -1,12 +1,15 @@
 """The main job, on real files: make a knowledge base, ask it five questions, read cited answers.
 
-    python examples/demo.py [folder]
+python examples/demo.py [folder]
 """
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
+
+from langchain_core.documents import Document as LCDocument
 
 from kb_tools import KnowledgeBase, RetrievalConfig
 
@@ -30,7 +33,7 @@ def main(folder: str) -> None:
         for question in questions():
             print(f"\n? {question}")
             for document in kb.search_in_datasets(question, [handbook.id], RetrievalConfig(k=3)):
-                print_passage(document)
+                print_passage(document, question)
 
 
 def questions() -> list[str]:
@@ -38,14 +41,21 @@ def questions() -> list[str]:
     return [entry["question"] for entry in map(json.loads, lines) if entry.get("demo")]
 
 
-def print_passage(document) -> None:
+def print_passage(document: LCDocument, question: str) -> None:
     about = document.metadata
-    text = " ".join(document.page_content.split())
+    text = nearest_line(document.page_content, question)
     print(
         f"  [{about['citation']}] {about['document_name']} · 第 {about['position']} 段 "
         f"({about['score_kind']} {about['score']:.2f})"
     )
     print(f"      {text[:WIDTH]}{'…' if len(text) > WIDTH else ''}")
+
+
+def nearest_line(text: str, question: str) -> str:
+    """Return the line or sentence that shares most pairs of letters with the question."""
+    pairs = {question[at : at + 2].lower() for at in range(len(question) - 1)}
+    lines = re.split(r"\n|(?<=。)|(?<=[.?!]) ", text)
+    return max(lines, key=lambda line: sum(pair in line.lower() for pair in pairs)).strip()
 
 
 if __name__ == "__main__":
