@@ -189,7 +189,7 @@ def _ids(dataset_ids: Sequence[str]) -> list[str]:
 
 def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Dataset]:
     with kb.db.transaction() as conn:
-        found = datasets.read(conn, kb.account, [i for i in dataset_ids if _storable(i)])
+        found = datasets.read(conn, kb.account, dataset_ids)
     missing = set(dataset_ids) - {dataset.id for dataset in found}
     for dataset_id in (i for i in dataset_ids if i in missing):
         error = NotFound(f"no dataset with id {dataset_id!r}")
@@ -197,10 +197,6 @@ def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Da
             raise error
         trace.current().miss(f"dataset {dataset_id}", error)
     return found
-
-
-def _storable(dataset_id: str) -> bool:
-    return "\0" not in dataset_id and dataset_id.isascii()
 
 
 def _searchable(query: str) -> str:
