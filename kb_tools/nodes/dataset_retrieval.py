@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from langchain_core.documents import Document as LCDocument
 
-from kb_tools import citations, search
+from kb_tools import citations
+from kb_tools.bound_search import BoundSearch
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput
 from kb_tools.resources import Resources, in_caller
-from kb_tools.tools.dataset_retrieval import answer, bound_datasets, search_bound
 
 if TYPE_CHECKING:
     from langchain_core.runnables import Runnable
@@ -54,12 +54,11 @@ def retrieval_node(
     """
     from langchain_core.runnables import RunnableLambda
 
-    datasets = bound_datasets(kb, dataset_ids)
-    secret = search.fence_secret(kb)
+    bound = BoundSearch.of(kb, dataset_ids, config)
 
     def retrieve(state: Mapping[str, Any]) -> dict[str, Any]:
-        result = search_bound(kb, _query_of(state), datasets, config)
-        return {output_key: answer(result, secret, datasets), "documents": result.documents}
+        result = bound.search(_query_of(state))
+        return {output_key: bound.answer(result), "documents": result.documents}
 
     async def aretrieve(state: Mapping[str, Any]) -> dict[str, Any]:
         return await in_caller(kb, lambda: retrieve(state))

@@ -12,9 +12,9 @@ from langchain_core.runnables.config import RunnableConfig, set_config_context
 from pydantic import Field, SkipValidation
 
 from kb_tools import search
+from kb_tools.bound_search import bound_datasets
 from kb_tools.config import RetrievalConfig
 from kb_tools.resources import Resources, in_caller
-from kb_tools.tools.dataset_retrieval import bound_datasets
 
 _UNLIMITED = RetrievalConfig(token_budget=None)
 
