@@ -1,0 +1,5 @@
+"""`python -m kb_tools.cli` is `kb`."""
+
+from kb_tools.cli import main
+
+main()
