@@ -1,0 +1,357 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from psycopg import sql
+from rich.cells import cell_len
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from kb_tools import KnowledgeBase, Settings
+from kb_tools.cli import app
+from kb_tools.cli.output import print_table
+from kb_tools.db import Database
+from kb_tools.storage import migrate
+from kb_tools.testing import FakeEmbeddings
+
+Run = Callable[..., Result]
+HOSTILE = "\x1b[31mred\x1b[0m \x9b31m\x07 \u202ereversed\u202c"
+
+
+@pytest.fixture
+def run(server_folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    """Run `kb` in a folder of its own, on a schema of its own, with fake embeddings."""
+    schema = f"kb_{uuid4().hex}"
+    really_open = KnowledgeBase.open
+    monkeypatch.setenv("KB_AT", str(server_folder))
+    monkeypatch.setenv("KB_DB_SCHEMA", schema)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(
+        KnowledgeBase,
+        "open",
+        lambda at, *, embeddings, account: really_open(
+            at, embeddings=FakeEmbeddings(), account=account
+        ),
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: str, input: str | None = None) -> Result:
+        result = CliRunner().invoke(app, args, input=input)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result
+
+    yield run
+    with Database.open(server_folder, Settings()) as database, database.direct() as conn:
+        conn.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema)))
+
+
+def data(result: Result) -> Any:
+    """What a command with --json printed."""
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def handbook(run: Run) -> str:
+    """A dataset of two files; the name that commands take."""
+    Path("leave.md").write_text("# 年假\n\n年假可以跨年。\n")
+    Path("travel.txt").write_text("差旅费三十天内报销。\n")
+    assert run("add", "员工手册", "leave.md", "travel.txt", "--create").exit_code == 0
+    return "员工手册"
+
+
+def documents_of(run: Run, dataset: str) -> dict[str, str]:
+    return {d["name"]: d["id"] for d in data(run("document", "list", dataset, "--json"))}
+
+
+def test_first_steps_lead_to_a_cited_answer(run: Run, handbook: str) -> None:
+    assert run("init").stdout.startswith("ready: ")
+    answer = run("search", "年假可以跨年吗?")
+    assert answer.exit_code == 0
+    assert answer.stdout.startswith("[1] leave.md · 第 1 段\n年假")
+
+
+def test_formats_are_added_and_a_broken_file_is_named(run: Run) -> None:
+    Path("a.md").write_text("# 年假\n年假可以跨年。")
+    Path("b.html").write_text("<h1>差旅</h1><p>差旅费三十天内报销, 需要发票。</p>")
+    Path("c.csv").write_text("城市,标准\n北京,500\n")
+    Path("d.json").write_text('{"加班": "另付工资"}')
+    Path("broken.pdf").write_bytes(b"no pdf at all")
+    result = run("add", "手册", "a.md", "b.html", "c.csv", "d.json", "broken.pdf", "--create")
+    assert result.exit_code == 1
+    assert "error: broken.pdf: " in result.stderr
+    assert len([line for line in result.stdout.splitlines() if "completed" in line]) == 4
+
+
+def test_broken_file_is_named_in_json_too(run: Run) -> None:
+    Path("broken.pdf").write_bytes(b"no pdf at all")
+    result = run("add", "手册", "broken.pdf", "--create", "--json")
+    assert result.exit_code == 1
+    (document,) = json.loads(result.stdout)["documents"]
+    assert (document["name"], document["status"]) == ("broken.pdf", "error")
+    assert document["error"]
+
+
+def test_missing_file_is_one_line(run: Run, handbook: str) -> None:
+    assert_one_line(run("add", handbook, "nowhere.md"), "nowhere.md")
+
+
+def test_metadata_and_rule_of_an_upload_are_kept(run: Run, handbook: str) -> None:
+    Path("c.txt").write_text("规定。" * 400)
+    options = ("--chunk-size", "100", "--chunk-overlap", "0", "--metadata", "author=王")
+    assert run("add", handbook, "c.txt", *options).exit_code == 0
+    document = data(run("document", "list", handbook, "--search", "c.txt", "--json"))[0]
+    assert document["metadata"]["author"] == "王"
+    assert document["process_rule"]["chunk_size"] == 100
+    assert document["segment_count"] > 4
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--chunk-size", "5"], "chunk_size"),
+        (["--metadata", "author"], "'author'"),
+        (["--as-is", "--chunk-size", "100"], "--as-is"),
+    ],
+)
+def test_wrong_upload_option_is_one_line(
+    run: Run, handbook: str, options: list[str], named: str
+) -> None:
+    assert_one_line(run("add", handbook, "leave.md", *options), named)
+
+
+def test_dataset_is_created_listed_changed_and_deleted(run: Run) -> None:
+    made = data(run("dataset", "create", "手册", "--description", "规章", "-k", "8", "--json"))
+    assert (
+        run("dataset", "update", "手册", "--name", "制度", "--retriever", "keyword").exit_code == 0
+    )
+    (listed,) = data(run("dataset", "list", "--json"))
+    assert (listed["id"], listed["name"], listed["description"]) == (made["id"], "制度", "规章")
+    assert listed["retrieval_config"] == {"k": 8, "retriever": "keyword"}
+    assert data(run("dataset", "delete", "制度", "--yes", "--json")) == {"deleted": made["id"]}
+    assert "no datasets" in run("dataset", "list").stdout
+
+
+def test_deleting_asks_first(run: Run, handbook: str) -> None:
+    refused = run("dataset", "delete", handbook, input="n\n")
+    assert refused.exit_code == 1
+    assert "with 2 documents?" in refused.stderr
+    assert run("dataset", "delete", handbook, input="y\n").exit_code == 0
+    assert data(run("dataset", "list", "--json")) == []
+
+
+def test_deleting_without_anyone_to_ask_deletes_nothing(run: Run, handbook: str) -> None:
+    assert run("dataset", "delete", handbook).exit_code == 1
+    assert len(data(run("dataset", "list", "--json"))) == 1
+
+
+def test_documents_are_listed_newest_first_and_deleted(run: Run, handbook: str) -> None:
+    ids = documents_of(run, handbook)
+    assert list(ids) == ["travel.txt", "leave.md"]
+    assert ids["leave.md"] in run("document", "list", handbook).stdout
+    assert "leave.md" in run("document", "delete", ids["leave.md"], "--yes").stdout
+    assert list(documents_of(run, handbook)) == ["travel.txt"]
+    assert_one_line(run("document", "delete", ids["leave.md"], "--yes"), ids["leave.md"])
+
+
+def test_segments_are_listed_in_order_with_every_field(run: Run, handbook: str) -> None:
+    document_id = documents_of(run, handbook)["leave.md"]
+    assert "年假可以跨年。" in run("segment", "list", document_id).stdout
+    (segment,) = data(run("segment", "list", document_id, "--json"))
+    assert (segment["position"], segment["heading"], segment["status"]) == (1, "年假", "completed")
+    assert data(run("segment", "list", document_id, "--search", "差旅", "--json")) == []
+
+
+def test_status_shows_datasets_and_batches(run: Run, handbook: str) -> None:
+    (row,) = data(run("status", "--json"))
+    assert (row["name"], row["documents"], row["completed"]) == ("员工手册", 2, 2)
+    Path("new.txt").write_text("新规定。")
+    batch = data(run("add", handbook, "new.txt", "--json"))["batch"]
+    assert data(run("status", batch, "--json"))["documents"][0]["status"] == "completed"
+    assert "completed" in run("status", batch).stdout
+    assert_one_line(run("status", "no-such-batch"), "no-such-batch")
+
+
+def test_search_narrows_to_datasets_and_tells_why_nothing_came(run: Run, handbook: str) -> None:
+    run("dataset", "create", "空")
+    found = data(run("search", "年假", "--in", handbook, "-k", "1", "--json"))
+    assert [document["document_name"] for document in found["documents"]] == ["leave.md"]
+    assert (found["reason"], found["degraded"], found["cut"]) == (None, [], 0)
+    nothing = data(run("search", "年假", "--in", "空", "--json"))
+    assert (nothing["reason"], nothing["documents"]) == ("nothing_enabled", [])
+    assert "no enabled content" in run("search", "年假", "--in", "空").stdout
+
+
+def test_hit_shows_scores_and_every_field(run: Run, handbook: str) -> None:
+    assert "leave.md" in run("hit", "年假").stdout
+    hits = data(run("hit", "年假", "--json"))["hits"]
+    assert hits[0]["document"]["name"] == "leave.md"
+    assert hits[0]["score_kind"] == "fused"
+    assert hits[0]["score"] > 0
+
+
+def test_hit_without_hits_says_why(run: Run, handbook: str) -> None:
+    assert "没有检索到" in run("hit", "zzz", "--retriever", "keyword").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["search", "?", "--in", "nothing"],
+        ["hit", "?", "--in", "nothing"],
+        ["add", "nothing", "leave.md"],
+        ["document", "list", "nothing"],
+        ["dataset", "update", "nothing"],
+        ["dataset", "delete", "nothing", "--yes"],
+    ],
+)
+def test_unknown_dataset_is_one_line_that_names_the_known(
+    run: Run, handbook: str, command: list[str]
+) -> None:
+    result = run(*command)
+    assert_one_line(result, "no dataset 'nothing'")
+    assert "员工手册" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--retriever", "hybrit"], "hybrit"),
+        (["-k", "0"], "k:"),
+        (["--retriever", "keyword", "--threshold", "0.5"], "score_threshold"),
+    ],
+)
+def test_wrong_search_option_is_one_line(
+    run: Run, handbook: str, options: list[str], named: str
+) -> None:
+    assert_one_line(run("search", "年假", *options), named)
+
+
+def assert_one_line(result: Result, named: str) -> None:
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert named in result.stderr
+
+
+def test_another_account_sees_nothing(run: Run, handbook: str) -> None:
+    assert data(run("dataset", "list", "--account", "other", "--json")) == []
+    assert_one_line(run("search", "年假", "--in", handbook, "--account", "other"), "none yet")
+
+
+def test_migrate_twice_changes_nothing(run: Run) -> None:
+    first = data(run("migrate", "--json"))["applied"]
+    assert first == [migration.name for migration in migrate.migrations()]
+    assert "nothing" in run("migrate").stdout
+
+
+def test_printed_sql_makes_the_schema_that_migrate_makes(run: Run, server_folder: Path) -> None:
+    script = run("migrate", "--sql").stdout
+    assert all(f"-- {migration.name}" in script for migration in migrate.migrations())
+    with Database.open(server_folder, Settings()) as database:
+        with database.direct() as conn:
+            conn.execute(script.removeprefix("BEGIN;").rstrip().removesuffix("COMMIT;"))
+        migrate.require_current(database, Settings().db_schema)
+    assert data(run("migrate", "--json")) == {"applied": []}
+
+
+def test_nothing_from_a_document_steers_the_terminal(run: Run) -> None:
+    Path("a\x1b[31m\n\u202eb.txt").write_text(f"年假 {HOSTILE}")
+    run("dataset", "create", f"手册{HOSTILE}")
+    dataset = data(run("dataset", "list", "--json"))[0]["id"]
+    outputs = [run("add", dataset, str(next(Path.cwd().iterdir())), "--as-is")]
+    document_id = next(iter(documents_of(run, dataset).values()))
+    outputs += [
+        run(*command, *form)
+        for form in ([], ["--json"])
+        for command in (
+            ["search", "年假"], ["hit", "年假"], ["dataset", "list"], ["document", "list", dataset],
+            ["segment", "list", document_id], ["status"], ["search", "年假", "--in", HOSTILE],
+        )
+    ]  # fmt: skip
+    outputs += [run("dataset", "delete", dataset, input="n\n")]
+    for output in outputs:
+        controls = {c for c in output.output if not c.isprintable()} - {"\n"}
+        assert not controls, output.output
+
+
+def test_tables_fit_eighty_columns(run: Run, handbook: str) -> None:
+    Path("很长的文件名" * 10 + ".txt").write_text("长内容 " * 100)
+    run("add", handbook, str(next(Path.cwd().glob("很长*"))))
+    document_id = documents_of(run, handbook)["leave.md"]
+    for command in (
+        ["dataset", "list"], ["document", "list", handbook], ["segment", "list", document_id],
+        ["hit", "年假"], ["status"],
+    ):  # fmt: skip
+        lines = run(*command).stdout.splitlines()
+        assert max(cell_len(line) for line in lines) <= 80
+        assert len(lines) > 2
+
+
+def test_long_cells_are_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([{"content": "x" * 1000}], "none")
+    assert capsys.readouterr().out.count("x") == 119
+
+
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = list(_commands(get_command(app)))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command_shows_an_example_and_json(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: kb {' '.join(command)}" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_help_shows_the_first_steps() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert "kb init" in result.stdout
+    assert "kb add handbook" in result.stdout
+
+
+def test_version_is_told() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("kb_tools")
+
+
+@pytest.mark.parametrize("command", [["dataset", "list"], ["migrate"], ["init", "--json"]])
+def test_password_of_a_server_that_does_not_answer_is_never_printed(command: list[str]) -> None:
+    url = "postgresql://me:MySecret@127.0.0.1:1/db"
+    result = _process(*command, "--kb", url, KB_CONNECT_TIMEOUT_SECONDS="1")
+    assert result.returncode == 1
+    assert "MySecret" not in result.stdout + result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_terminal_without_chinese_gets_escapes_not_a_traceback() -> None:
+    result = _process("--help", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert "\\u5e74\\u5047" in result.stdout
+
+
+def _process(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kb_tools.cli", *args],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
