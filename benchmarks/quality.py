@@ -58,6 +58,7 @@ class KnownVectors(Embeddings):
 
     def __init__(self, model: Embeddings, known: Mapping[str, np.ndarray]) -> None:
         self.model, self.known = model, known
+        self.questions: dict[str, list[float]] = {}
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         new = [text for text in texts if text not in self.known]
@@ -68,7 +69,9 @@ class KnownVectors(Embeddings):
         ]
 
     def embed_query(self, text: str) -> list[float]:
-        return self.model.embed_query(text)
+        if text not in self.questions:
+            self.questions[text] = self.model.embed_query(text)
+        return self.questions[text]
 
 
 class NoVectors(Embeddings):

@@ -15,7 +15,7 @@ from kb_tools.embedded_server import EmbeddedServer
 from kb_tools.settings import Settings
 from kb_tools.testing import FakeEmbeddings
 
-# What the developer's shell says about databases must not steer a test; where outside data lies may.
+# What the developer's shell says about databases must not steer a test; where data lie may.
 _DATA = ("KB_EVAL_DIR", "KB_FILES_DIR")
 for _name in [name for name in os.environ if name.startswith(("KB_", "PG"))]:
     if _name not in _DATA:

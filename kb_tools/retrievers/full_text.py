@@ -14,6 +14,7 @@ from kb_tools.retrievers.base import GuardedRetriever, Hit
 from kb_tools.storage import full_text
 from kb_tools.text.bigrams import bigram_scores
 from kb_tools.text.terms import query_parts, query_terms
+from kb_tools.text.tokenize import signs
 
 RESCORED = 100  # 0 switches the second look off
 
@@ -66,18 +67,29 @@ def lexical_hits(
 ) -> Lexical:
     """Return the `pool` best visible segments; the trace says whether the first `k` are proven."""
     with trace.stage("bm25") as measured:
-        terms = query_terms(query)
         with kb.db.transaction() as conn:
-            found = full_text.search(conn, dataset_ids, terms, pool)
-            if not found.terms:
-                terms = query_parts(query)
-                found = full_text.search(conn, dataset_ids, terms, pool)
+            terms, found = _found(conn, query, dataset_ids, pool)
             hits, gain = _with_second_look(conn, query, found.hits)
         measured.count = len(hits)
         measured.facts["exact"] = found.proven >= min(k, len(hits))
         measured.facts["terms"] = found.terms
         measured.facts["candidates"] = found.candidates
     return Lexical(hits, found.maximum + gain, terms)
+
+
+def _found(
+    conn: Connection, query: str, dataset_ids: Sequence[str], pool: int
+) -> tuple[list[str], full_text.Found]:
+    """Search by the terms; if none is known by their parts, else by terms that hold those."""
+    terms = query_terms(query)
+    found = full_text.search(conn, dataset_ids, terms, pool)
+    if not found.terms:
+        terms = query_parts(query)
+        found = full_text.search(conn, dataset_ids, terms, pool)
+    if not found.terms:
+        terms = full_text.terms_holding(conn, dataset_ids, list(signs(query)))
+        found = full_text.search(conn, dataset_ids, terms, pool)
+    return terms, found
 
 
 def _with_second_look(

@@ -240,6 +240,22 @@ def _question(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str]
     return _Question(weighed, max(length / max(segments, 1), 1.0))
 
 
+def terms_holding(
+    conn: Connection, dataset_ids: Sequence[str], signs: Sequence[str], limit: int = 50
+) -> list[str]:
+    """Return the `limit` commonest terms that hold one of the ideographs."""
+    rows = conn.execute(
+        """
+        SELECT term FROM full_text_term
+        WHERE dataset_id = ANY(%s) AND df > 0
+          AND EXISTS (SELECT FROM unnest(%s::text[]) AS sign WHERE strpos(term, sign) > 0)
+        GROUP BY term ORDER BY sum(df) DESC, term LIMIT %s
+        """,
+        (list(dataset_ids), list(signs), limit),
+    )
+    return [term for (term,) in rows]
+
+
 def _idf(segments: int, df: int) -> float:
     return math.log(1 + (segments - df + 0.5) / (df + 0.5))
 

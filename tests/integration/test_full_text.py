@@ -309,6 +309,13 @@ def test_question_none_of_whose_words_is_known_is_tried_in_parts(kb: KnowledgeBa
     assert [hit.page_content for hit in retrieve(kb, dataset_id, "公司法")] == ["公司的规定"]
 
 
+def test_one_ideograph_finds_the_words_that_hold_it(kb: KnowledgeBase) -> None:
+    dataset = kb.create_dataset("fruit")
+    kb.add_documents(dataset.id, [LCDocument("苹果很甜"), LCDocument("柠檬很酸")])
+    result = kb.search_in_datasets("甜", [dataset.id], RetrievalConfig(retriever="full_text"))
+    assert [document.page_content for document in result] == ["苹果很甜"]
+
+
 def test_second_look_prefers_the_text_that_shares_more_characters(kb: KnowledgeBase) -> None:
     dataset_id = add(kb, "云计算的平台化", "云计算平台的化")
     best, other = retrieve(kb, dataset_id, "云计算平台")

@@ -228,4 +228,4 @@ def test_a_script_may_parse_anywhere_and_the_working_folder_shadows_nothing(tmp_
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("a: x; b: y\n", "")
+    assert (done.stdout, done.stderr) == ("x,y\n", "")
