@@ -13,10 +13,13 @@ import gzip
 import json
 import math
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from langchain_core.documents import Document as LCDocument
 from langchain_core.embeddings import Embeddings
 
 RETRIEVERS = ("semantic", "full_text", "keyword", "hybrid")
+WORDS_ONLY = ("full_text", "keyword")
 K = 100
 
 
@@ -224,23 +228,59 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", help="folders, or folder:variant; default: all")
     parser.add_argument("--retrievers", nargs="*", default=RETRIEVERS)
     parser.add_argument("--split", default="dev")
+    parser.add_argument(
+        "--embed", action="store_true", help="embed passages without vectors, which takes hours"
+    )
     parser.add_argument("--output", type=Path, help="write the Markdown table here too")
     arguments = parser.parse_args()
     if arguments.folder is None:
         parser.error("name the folder of the sets: --folder or KB_EVAL_DIR")
-    names = arguments.sets or sorted(
-        path.parent.name for path in arguments.folder.glob(f"*/qrels.{arguments.split}.tsv.gz")
-    )
-    only_words = {"full_text", "keyword"}.issuperset(arguments.retrievers)
     rows: list[Row] = []
-    for name in names:
+    for name in arguments.sets or names(arguments.folder, arguments.split):
         folder, _, variant = name.partition(":")
         data = load(arguments.folder / folder, arguments.split, variant)
-        model = NoVectors() if only_words else data.embeddings(LocalEmbeddings())
-        rows += evaluate(data, arguments.retrievers, model)
-        print(table(rows), flush=True)
+        if data.vectors is None and not arguments.embed:
+            chosen, model = [r for r in arguments.retrievers if r in WORDS_ONLY], NoVectors()
+        else:
+            chosen, model = arguments.retrievers, data.embeddings(LocalEmbeddings())
+        rows += evaluate(data, chosen, model)
+        print(overview(rows, arguments.retrievers), flush=True)
         if arguments.output:
-            arguments.output.write_text(table(rows) + "\n", encoding="utf-8")
+            arguments.output.parent.mkdir(parents=True, exist_ok=True)
+            arguments.output.write_text(report(rows, arguments), encoding="utf-8")
+
+
+def names(folder: Path, split: str) -> list[str]:
+    """Return all sets, and as folder:variant those with a second version of the questions."""
+    found = []
+    for path in sorted(folder.glob(f"*/queries.{split}*.jsonl.gz")):
+        variant = path.name.removeprefix(f"queries.{split}").removesuffix(".jsonl.gz")
+        found.append(f"{path.parent.name}:{variant[1:]}" if variant else path.parent.name)
+    return found
+
+
+def report(rows: Sequence[Row], arguments: argparse.Namespace) -> str:
+    """Return all figures with the machine and the versions they were measured with."""
+    about = (
+        f"Split {arguments.split}, measured on {date.today()} by `make eval`: "
+        f"kb_tools {version('kb-tools')}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores of {platform.machine()}. One passage is one `as_is` document, title "
+        f"and text; k = {K}; default settings. Where a set brings no vectors of its passages, only "
+        "words are measured. Milliseconds are medians on a shared machine, questions embedded before "
+        "where another retriever asked them first."
+    )
+    parts = ["# Retrieval quality", about, "## nDCG@10", overview(rows, arguments.retrievers)]
+    return "\n\n".join([*parts, "## All figures", table(rows)]) + "\n"
+
+
+def overview(rows: Sequence[Row], retrievers: Sequence[str]) -> str:
+    """Return nDCG@10 as a Markdown table: a set a line, a retriever a column."""
+    figures = {(row.set, row.retriever): f"{row.ndcg_10:.3f}" for row in rows}
+    lines = [f"| set | {' | '.join(retrievers)} |", "|---" * (len(retrievers) + 1) + "|"]
+    for name in dict.fromkeys(row.set for row in rows):
+        cells = [figures.get((name, retriever), "") for retriever in retrievers]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
