@@ -188,6 +188,7 @@ def evaluate(data: EvaluationSet, retrievers: Sequence[str], model: Embeddings) 
     documents = [
         LCDocument(passage.text, metadata={"title": passage.title, "passage_id": passage.id})
         for passage in data.passages
+        if passage.text.strip()  # two of cranfield are empty, which is refused
     ]
     rows = []
     with (
@@ -264,10 +265,10 @@ def report(rows: Sequence[Row], arguments: argparse.Namespace) -> str:
     about = (
         f"Split {arguments.split}, measured on {date.today()} by `make eval`: "
         f"kb_tools {version('kb-tools')}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores of {platform.machine()}. One passage is one `as_is` document, title "
-        f"and text; k = {K}; default settings. Where a set brings no vectors of its passages, only "
-        "words are measured. Milliseconds are medians on a shared machine, questions embedded before "
-        "where another retriever asked them first."
+        f"{os.cpu_count()} cores of {platform.machine()}. One passage is one `as_is` document, "
+        f"title and text; k = {K}; default settings. Where a set brings no vectors of its own, "
+        "only words are measured. Milliseconds are medians on a shared machine; a question is "
+        "embedded once for all retrievers."
     )
     parts = ["# Retrieval quality", about, "## nDCG@10", overview(rows, arguments.retrievers)]
     return "\n\n".join([*parts, "## All figures", table(rows)]) + "\n"
