@@ -93,6 +93,7 @@ class KnowledgeBase(Resources):
     delete_dataset = datasets.delete_dataset
     dataset_statistics = datasets.dataset_statistics
     add_documents = documents.add_documents
+    resume_builds = documents.resume_builds
     batch_status = documents.batch_status
     get_document = documents.get_document
     list_documents = documents.list_documents
@@ -113,6 +114,7 @@ class KnowledgeBase(Resources):
     adelete_dataset = async_twin(datasets.delete_dataset)
     adataset_statistics = async_twin(datasets.dataset_statistics)
     aadd_documents = async_twin(documents.add_documents)
+    aresume_builds = async_twin(documents.resume_builds)
     abatch_status = async_twin(documents.batch_status)
     aget_document = async_twin(documents.get_document)
     alist_documents = async_twin(documents.list_documents)

@@ -8,6 +8,7 @@ from kb_tools.config import ProcessRule
 from kb_tools.errors import BuildFailed, NotFound
 from kb_tools.ingest import pipeline
 from kb_tools.ingest.clean import storable
+from kb_tools.ingest.lease import Lease
 from kb_tools.ingest.progress import Progress, shown
 from kb_tools.ingest.sources import Source, read_sources
 from kb_tools.models import Document, DocumentState, new_id
@@ -53,25 +54,49 @@ def add_documents(
 
     `sources` are paths, open files with a name, LangChain documents or loaders; `metadata` is
     added to each. A document that fails ends in error with its reason (`batch.failed`), others
-    go on. `progress` is a callable; True or False forces or forbids the bar, and None shows it
-    on a terminal or in a notebook only. Raises NotFound, InvalidInput for a path that cannot be
-    read, InvalidState if the dataset's embedding model is not open.
+    go on; what a killed build left in this dataset is finished first. `progress` is a callable;
+    True or False forces or forbids the bar, and None shows it on a terminal or in a notebook
+    only. Raises NotFound, InvalidInput for a path that cannot be read, InvalidState if the
+    dataset's embedding model is not open.
     """
     rule = process_rule or ProcessRule.automatic()
-    with kb.db.transaction() as conn:
-        kb.embeddings.require(datasets.owned(conn, kb.account, dataset_id))
+    _require_model(kb, dataset_id)
     batch = new_id()
     new_documents = read_sources(sources, metadata, kb.settings)
-    document_ids = _insert(kb, dataset_id, batch, rule, new_documents)
-    with shown(progress, len(document_ids)) as report:
-        pipeline.build(kb, dataset_id, rule, document_ids, report)
-    return Batch(batch, document_ids, batch_status(kb, batch) if document_ids else [])
+    with Lease(kb) as lease:
+        left = pipeline.unfinished_work(kb, dataset_id)
+        sizes = _insert(kb, dataset_id, batch, rule, lease.builder, new_documents)
+        work = [*left, pipeline.Work(dataset_id, rule, sizes)]
+        with shown(progress, sum(len(part.sizes) for part in work)) as report:
+            pipeline.build(kb, lease, work, report)
+    return Batch(batch, list(sizes), batch_status(kb, batch) if sizes else [])
+
+
+def resume_builds(
+    kb: Resources, dataset_id: str | None = None, *, progress: Progress | bool | None = None
+) -> list[DocumentState]:
+    """Finish what killed builds left, of one dataset or of all; return where its documents are.
+
+    Each begins anew by its own rule, so nothing is there twice. What a living process builds is
+    left to it. Raises NotFound if this account has no such dataset, InvalidState if the embedding
+    model of a dataset with unfinished documents is not open.
+    """
+    if dataset_id is not None:
+        _require_model(kb, dataset_id)
+    work = pipeline.unfinished_work(kb, dataset_id)
+    for part in work:
+        _require_model(kb, part.dataset_id)
+    ids = [document_id for part in work for document_id in part.sizes]
+    with Lease(kb) as lease, shown(progress, len(ids)) as report:
+        pipeline.build(kb, lease, work, report)
+    with kb.db.transaction() as conn:
+        return documents.states(conn, kb.account, document_ids=ids)
 
 
 def batch_status(kb: Resources, batch: str) -> list[DocumentState]:
     """Return where each document of a batch is, in upload order. Raises NotFound."""
     with kb.db.transaction() as conn:
-        states = documents.states(conn, kb.account, batch)
+        states = documents.states(conn, kb.account, batch=batch)
     if not states:
         raise NotFound(f"no batch with id {batch!r}")
     return states
@@ -115,24 +140,32 @@ def delete_document(kb: Resources, document_id: str) -> None:
         datasets.touch(conn, document.dataset_id)
 
 
+def _require_model(kb: Resources, dataset_id: str) -> None:
+    with kb.db.transaction() as conn:
+        kb.embeddings.require(datasets.owned(conn, kb.account, dataset_id))
+
+
 def _insert(
     kb: Resources,
     dataset_id: str,
     batch: str,
     rule: ProcessRule,
+    builder: str,
     new_documents: Iterable[NewDocument],
-) -> list[str]:
-    """Store rows and bytes, some hundred documents a transaction; return the ids in order."""
+) -> dict[str, int]:
+    """Store rows and bytes, some hundred documents a transaction; return id -> size in order."""
     rule_id = new_id()
     with kb.db.transaction() as conn:
         documents.insert_rule(conn, rule_id, dataset_id, rule.mode, rule.model_dump(mode="json"))
-    ids = []
+    sizes: dict[str, int] = {}
     for some in _portions(new_documents):
         with kb.db.transaction() as conn:
             db.lock(conn, f"dataset {dataset_id}")
-            documents.insert(conn, dataset_id, batch=batch, rule_id=rule_id, documents=some)
-        ids += [new.id for new in some]
-    return ids
+            documents.insert(
+                conn, dataset_id, batch=batch, rule_id=rule_id, builder=builder, documents=some
+            )
+        sizes |= {new.id: len(new.content) for new in some}
+    return sizes
 
 
 def _portions(new_documents: Iterable[NewDocument]) -> Iterator[list[NewDocument]]:

@@ -20,12 +20,14 @@ from kb_tools.cli.options import (
     rule_of,
 )
 from kb_tools.cli.output import print_json, print_table, say, tell
+from kb_tools.errors import InvalidInput
 from kb_tools.models import DocumentState
 
 
 def add(
     dataset: DatasetName,
-    files: Annotated[list[Path], typer.Argument(help="txt md html csv json pdf docx")],
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of any format.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Finish a killed build.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the dataset first.")] = False,
     chunk_size: Annotated[int | None, typer.Option(help="Tokens a segment, 100 to 1000.")] = None,
     chunk_overlap: Annotated[int | None, typer.Option(help="Tokens shared.")] = None,
@@ -38,16 +40,21 @@ def add(
 ) -> None:
     """Add documents: parse, split, index. A file that fails is named with its reason.
 
-    Ends with exit code 1 if any failed; the others are there all the same.
+    Ends with exit code 1 if any failed; the others are there all the same. What a killed build
+    left in the dataset is finished first, or alone with --resume.
 
     Example: kb add 员工手册 docs/*.md travel.pdf --create
     """
+    if not files and not resume:
+        raise InvalidInput("name the files to add, or --resume to finish a killed build")
     extra, rule = metadata_of(metadata), rule_of(chunk_size, chunk_overlap, as_is)
     with opened(at, embeddings, account) as kb:
         found = kb.create_dataset(dataset, exist_ok=True) if create else find_dataset(kb, dataset)
-        batch = kb.add_documents(found.id, files, metadata=extra, process_rule=rule)
-    _print_states(batch.id, batch.states, as_json)
-    if batch.failed:
+        finished = kb.resume_builds(found.id) if resume else []
+        batch = kb.add_documents(found.id, files or [], metadata=extra, process_rule=rule)
+    states = [*finished, *batch.states]
+    _print_states(batch.id, states, as_json)
+    if any(state.error for state in states):
         raise typer.Exit(1)
 
 

@@ -4,10 +4,12 @@ Documents go through the steps in groups, so that ten thousand short ones do not
 thousand transactions; one that fails ends in error with its reason, and the others go on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from psycopg import Connection
 
@@ -16,6 +18,7 @@ from kb_tools.ingest.clean import clean
 from kb_tools.ingest.cleaned import CleanedText, assemble
 from kb_tools.ingest.indexing import index_segments
 from kb_tools.ingest.isolate import together_or_alone
+from kb_tools.ingest.lease import Lease, is_dead
 from kb_tools.ingest.parsed import Block, Parsed, ParseError
 from kb_tools.ingest.parser_process import ParserProcess
 from kb_tools.ingest.progress import Built, Progress
@@ -23,7 +26,7 @@ from kb_tools.ingest.sources import json_metadata
 from kb_tools.ingest.split import Piece, split
 from kb_tools.models import embedded_text, new_id
 from kb_tools.resources import Resources
-from kb_tools.storage import datasets, documents, segments
+from kb_tools.storage import builds, datasets, documents, segments
 from kb_tools.storage.documents import ReadDocument, WaitingDocument
 from kb_tools.storage.segments import NewSegment
 
@@ -66,63 +69,102 @@ class _Cut:
     segments: list[NewSegment]
 
 
-def build(
-    kb: Resources,
-    dataset_id: str,
-    rule: ProcessRule,
-    document_ids: Sequence[str],
-    progress: Progress,
-) -> None:
-    """Take waiting documents through all steps; each ends completed, or in error."""
-    tally = Tally(progress, len(document_ids))
+_Item = TypeVar("_Item", _Text, _Cut)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Documents of one dataset to be built by one rule, with their sizes in bytes."""
+
+    dataset_id: str
+    rule: ProcessRule
+    sizes: Mapping[str, int]
+
+
+def build(kb: Resources, lease: Lease, work: Sequence[Work], progress: Progress) -> None:
+    """Take unfinished documents through all steps; each ends completed, or in error.
+
+    Documents that another process builds are left to it.
+    """
+    tally = Tally(progress, sum(len(part.sizes) for part in work))
     with ParserProcess(kb.settings) as parser:
-        for group in _groups(kb, document_ids):
-            texts = _read_all(kb, rule, parser, group, tally)
-            ids = _cut_all(kb, rule, texts, tally)
-            _index_all(kb, dataset_id, ids, tally)
-            with kb.db.transaction() as conn:
-                documents.complete(conn, ids)
-            tally.documents += len(group)
-            tally.tell(group[-1].name)
+        for part in work:
+            for ids in _groups(part.sizes):
+                _build_group(Step(kb, lease, part.rule, tally), parser, part.dataset_id, ids)
 
 
-def _groups(kb: Resources, document_ids: Sequence[str]) -> Iterator[list[WaitingDocument]]:
-    """Yield waiting documents, marked as parsing: some hundred, or some tens of megabytes, each."""
+def unfinished_work(kb: Resources, dataset_id: str | None = None) -> list[Work]:
+    """Return what earlier builds left undone, of one dataset or of all of the account."""
     with kb.db.transaction() as conn:
-        sizes = documents.sizes(conn, document_ids)
+        found = builds.unfinished(conn, kb.account, dataset_id=dataset_id)
+    free = [row for row in found if row.builder is None or is_dead(row.builder)]
+    kinds = groupby(free, key=lambda row: (row.dataset_id, row.rule))
+    return [
+        Work(owner, ProcessRule(**rule), {row.id: row.size for row in rows})
+        for (owner, rule), rows in kinds
+    ]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What every step of a build works with."""
+
+    kb: Resources
+    lease: Lease
+    rule: ProcessRule
+    tally: Tally
+
+
+def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield ids in groups of some hundred documents, or some tens of megabytes."""
     group: list[str] = []
-    for document_id in document_ids:
+    for document_id in sizes:
         group.append(document_id)
-        full = sum(sizes.get(member, 0) for member in group) > GROUP_BYTES
-        if full or len(group) == GROUP_DOCUMENTS or document_id == document_ids[-1]:
-            with kb.db.transaction() as conn:
-                found = documents.waiting(conn, group)
-                documents.start(conn, [document.id for document in found])
-            if found:
-                yield found
+        if len(group) == GROUP_DOCUMENTS or sum(sizes[i] for i in group) > GROUP_BYTES:
+            yield group
             group = []
+    if group:
+        yield group
+
+
+def _build_group(
+    step: Step, parser: ParserProcess, dataset_id: str, document_ids: Sequence[str]
+) -> None:
+    group = step.lease.claim(document_ids)
+    ids = _cut_all(step, _read_all(step, parser, group))
+    _index_all(step, dataset_id, ids)
+    with step.kb.db.transaction() as conn:
+        documents.complete(conn, list(step.lease.held(conn, ids)))
+    step.tally.documents += len(document_ids)
+    step.tally.tell(group[-1].name if group else "")
 
 
 # Parse and clean
 
 
-def _read_all(
-    kb: Resources,
-    rule: ProcessRule,
-    parser: ParserProcess,
-    group: Sequence[WaitingDocument],
-    tally: Tally,
-) -> list[_Text]:
+def _read_all(step: Step, parser: ParserProcess, group: Sequence[WaitingDocument]) -> list[_Text]:
     texts = []
     for document in group:
-        tally.tell(document.name)
+        step.tally.tell(document.name)
         try:
-            texts.append(_read(document, rule, parser))
+            texts.append(_read(document, step.rule, parser))
         except ParseError as error:
-            _fail(kb, document, error)
-    return together_or_alone(
-        kb, texts, _keep_texts, lambda conn, text, why: documents.fail(conn, text.document.id, why)
-    )
+            _fail(step, document, error)
+
+    def keep(conn: Connection, some: Sequence[_Text]) -> None:
+        _keep_texts(conn, _ours(step, conn, some))
+
+    return together_or_alone(step.kb, texts, keep, _fail_alone)
+
+
+def _ours(step: Step, conn: Connection, items: Sequence[_Item]) -> list[_Item]:
+    """Return the items whose document is still leased by this build."""
+    held = step.lease.held(conn, [item.document.id for item in items])
+    return [item for item in items if item.document.id in held]
+
+
+def _fail_alone(conn: Connection, item: "_Text | _Cut", reason: str) -> None:
+    documents.fail(conn, item.document.id, reason)
 
 
 def _read(document: WaitingDocument, rule: ProcessRule, parser: ParserProcess) -> _Text:
@@ -160,26 +202,29 @@ def _keep_texts(conn: Connection, texts: Sequence[_Text]) -> None:
     )
 
 
-def _fail(kb: Resources, document: WaitingDocument, error: ParseError) -> None:
-    with kb.db.transaction() as conn:
-        documents.fail(conn, document.id, str(error))
+def _fail(step: Step, document: WaitingDocument, error: ParseError) -> None:
+    with step.kb.db.transaction() as conn:
+        if step.lease.held(conn, [document.id]):
+            documents.fail(conn, document.id, str(error))
 
 
 # Split
 
 
-def _cut_all(kb: Resources, rule: ProcessRule, texts: Sequence[_Text], tally: Tally) -> list[str]:
+def _cut_all(step: Step, texts: Sequence[_Text]) -> list[str]:
     """Insert the segments of all texts and return the ids of the documents that have some."""
     cut = []
     for text in texts:
         try:
-            cut.append(_Cut(text.document, _new_segments(text, split(text.cleaned, rule))))
+            cut.append(_Cut(text.document, _new_segments(text, split(text.cleaned, step.rule))))
         except ParseError as error:
-            _fail(kb, text.document, error)
-    cut = together_or_alone(
-        kb, cut, _insert, lambda conn, item, why: documents.fail(conn, item.document.id, why)
-    )
-    tally.segment_total += sum(len(item.segments) for item in cut)
+            _fail(step, text.document, error)
+
+    def insert(conn: Connection, some: Sequence[_Cut]) -> None:
+        _insert(conn, _ours(step, conn, some))
+
+    cut = together_or_alone(step.kb, cut, insert, _fail_alone)
+    step.tally.segment_total += sum(len(item.segments) for item in cut)
     return [item.document.id for item in cut]
 
 
@@ -212,6 +257,8 @@ def _title(text: _Text) -> str:
 
 
 def _insert(conn: Connection, cut: Sequence[_Cut]) -> None:
+    if not cut:
+        return
     for item in cut:
         segments.insert(conn, item.document.dataset_id, item.document.id, item.segments)
     documents.split(conn, [_totals(item) for item in cut])
@@ -226,17 +273,17 @@ def _totals(cut: _Cut) -> tuple[str, int, int]:
 # Index
 
 
-def _index_all(kb: Resources, dataset_id: str, document_ids: Sequence[str], tally: Tally) -> None:
+def _index_all(step: Step, dataset_id: str, document_ids: Sequence[str]) -> None:
     after = ("", 0)
     while True:
-        with kb.db.transaction() as conn:
+        with step.kb.db.transaction() as conn:
             # Read anew: the first batch records the dimension of the dataset's vectors.
-            dataset = datasets.owned(conn, kb.account, dataset_id)
+            dataset = datasets.owned(conn, step.kb.account, dataset_id)
             found = segments.pending(conn, document_ids, INDEX_SEGMENTS, after=after)
         if not found:
             return
-        index_segments(kb, dataset, [segment for _, segment in found])
+        index_segments(step.kb, dataset, [segment for _, segment in found])
         position, last = found[-1]
         after = (last.document_id, position)
-        tally.segments += len(found)
-        tally.tell("")
+        step.tally.segments += len(found)
+        step.tally.tell("")

@@ -44,9 +44,10 @@ def insert(
     *,
     batch: str,
     rule_id: str,
+    builder: str,
     documents: Sequence[NewDocument],
 ) -> None:
-    """Add waiting documents behind the last of the dataset, whose lock the caller holds."""
+    """Add documents that `builder` will build; the caller holds the dataset's lock."""
     row = conn.execute(
         "SELECT coalesce(max(position), 0) FROM document WHERE dataset_id = %s", (dataset_id,)
     ).fetchone()
@@ -54,7 +55,7 @@ def insert(
     with conn.cursor().copy(
         """
         COPY document (id, dataset_id, process_rule_id, batch, name, source, extension, mime_type,
-                       size, content_hash, metadata, position, status, error) FROM STDIN
+                       size, content_hash, metadata, position, status, error, builder) FROM STDIN
         """
     ) as copy:
         for position, new in enumerate(documents, start=last + 1):
@@ -63,7 +64,7 @@ def insert(
                 (
                     new.id, dataset_id, rule_id, batch, new.name, new.source, new.extension,
                     new.mime_type, len(new.content), new.content_hash, Jsonb(new.metadata),
-                    position, status.value, new.error,
+                    position, status.value, new.error, None if new.error else builder,
                 )
             )  # fmt: skip
     with conn.cursor().copy(
@@ -84,35 +85,17 @@ def insert_rule(
     )
 
 
-def sizes(conn: Connection, document_ids: Sequence[str]) -> dict[str, int]:
-    """Return the size of each document in bytes."""
-    rows = conn.execute("SELECT id, size FROM document WHERE id = ANY(%s)", (list(document_ids),))
-    return dict(rows.fetchall())
-
-
-def waiting(conn: Connection, document_ids: Sequence[str]) -> list[WaitingDocument]:
-    """Return those documents that wait to be built, with their bytes, in the order given."""
+def contents(conn: Connection, document_ids: Sequence[str]) -> list[WaitingDocument]:
+    """Return documents with their bytes, in the order given."""
     rows = conn.cursor(row_factory=class_row(WaitingDocument), binary=True).execute(
         """
         SELECT d.id, d.dataset_id, d.name, d.extension, f.content, d.metadata
-        FROM document d JOIN document_file f ON f.document_id = d.id
-        WHERE d.id = ANY(%s) AND d.status = 'waiting'
+        FROM document d JOIN document_file f ON f.document_id = d.id WHERE d.id = ANY(%s)
         """,
         (list(document_ids),),
     )
     found = {row.id: row for row in rows}
     return [found[document_id] for document_id in document_ids if document_id in found]
-
-
-def start(conn: Connection, document_ids: Sequence[str]) -> None:
-    """Note that the build of documents has begun."""
-    conn.execute(
-        """
-        UPDATE document SET status = 'parsing', processing_started_at = clock_timestamp(),
-            updated_at = clock_timestamp() WHERE id = ANY(%s)
-        """,
-        (list(document_ids),),
-    )
 
 
 @dataclass(frozen=True)
@@ -168,6 +151,7 @@ def complete(conn: Connection, document_ids: Sequence[str]) -> None:
             error = CASE WHEN t.failed > 0
                 THEN format('%%s of %%s segments failed: %%s', t.failed, t.total, t.error) END,
             indexing_completed_at = clock_timestamp(), updated_at = clock_timestamp(),
+            builder = NULL,
             completed_at = CASE WHEN t.failed < t.total THEN clock_timestamp() END,
             stopped_at = CASE WHEN t.failed = t.total THEN clock_timestamp() END
         FROM (SELECT document_id, count(*) AS total, min(error) AS error,
@@ -184,7 +168,8 @@ def fail(conn: Connection, document_id: str, error: str) -> None:
     conn.execute(
         """
         UPDATE document SET status = 'error', enabled = false, error = %s,
-            stopped_at = clock_timestamp(), updated_at = clock_timestamp() WHERE id = %s
+            builder = NULL, stopped_at = clock_timestamp(), updated_at = clock_timestamp()
+        WHERE id = %s
         """,
         (error, document_id),
     )
@@ -233,8 +218,10 @@ def page(
     return read(conn, account, [document_id for (document_id,) in rows])
 
 
-def states(conn: Connection, account: str, batch: str) -> list[DocumentState]:
-    """Return where each document of a batch is, in upload order."""
+def states(
+    conn: Connection, account: str, *, batch: str = "", document_ids: Sequence[str] = ()
+) -> list[DocumentState]:
+    """Return where each document of a batch, or with one of the ids, is, in upload order."""
     return (
         conn.cursor(row_factory=kwargs_row(_state))
         .execute(
@@ -246,10 +233,10 @@ def states(conn: Connection, account: str, batch: str) -> list[DocumentState]:
                    d.splitting_completed_at, d.indexing_completed_at, d.completed_at, d.stopped_at
             FROM document d JOIN dataset k ON k.id = d.dataset_id
             LEFT JOIN segment s ON s.document_id = d.id
-            WHERE d.batch = ANY(%s) AND k.account_id = %s
-            GROUP BY d.id ORDER BY d.position
+            WHERE (d.batch = ANY(%s) OR d.id = ANY(%s)) AND k.account_id = %s
+            GROUP BY d.id ORDER BY d.dataset_id, d.position
             """,
-            (possible_ids([batch]), account),
+            (possible_ids([batch]), possible_ids(document_ids), account),
         )
         .fetchall()
     )

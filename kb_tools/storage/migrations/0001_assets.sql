@@ -53,12 +53,23 @@ CREATE TABLE document (
     indexing_completed_at timestamptz,
     completed_at timestamptz,
     stopped_at timestamptz,
-    CHECK (NOT enabled OR status = 'completed')
+    builder text COLLATE "C", -- who builds it; the lease is a row of builder
+    CHECK (NOT enabled OR status = 'completed'),
+    CHECK (builder IS NULL OR status NOT IN ('completed', 'error'))
 );
+CREATE INDEX document_unfinished ON document (dataset_id)
+    WHERE status NOT IN ('completed', 'error');
+CREATE INDEX document_builder ON document (builder) WHERE builder IS NOT NULL;
 CREATE INDEX document_position ON document (dataset_id, position DESC);
 CREATE INDEX document_batch ON document (batch);
 CREATE INDEX document_rule ON document (process_rule_id);
 CREATE INDEX document_content ON document (dataset_id, content_hash);
+
+-- A process that builds documents; they are free again when its lease is over.
+CREATE TABLE builder (
+    id text COLLATE "C" PRIMARY KEY,
+    lease_until timestamptz NOT NULL
+);
 
 -- The bytes as they came, beside the row so that a toggle does not carry them.
 CREATE TABLE document_file (

@@ -1,0 +1,141 @@
+"""Builds that stop half way: what they left is finished once, by whoever comes next."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from langchain_core.documents import Document as LCDocument
+
+from kb_tools import InvalidState, KnowledgeBase
+from kb_tools.assets import documents as assets
+from kb_tools.ingest import pipeline
+from kb_tools.ingest.lease import Lease, is_dead
+from kb_tools.models import Dataset, DocumentStatus
+from kb_tools.testing import FakeEmbeddings
+
+TEXTS = [f"第{number}条 员工每年有{number}天年假。" for number in range(7)]
+
+
+@pytest.fixture
+def dataset(kb: KnowledgeBase) -> Dataset:
+    return kb.create_dataset("a")
+
+
+class Killed(BaseException):
+    """What a test raises to leave a build half way."""
+
+
+def interrupted(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Add documents and stop just before `step`."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, step, stop)
+        with pytest.raises(Killed):
+            kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
+
+
+@pytest.mark.parametrize("step", ["_build_group", "_read_all", "_cut_all", "_index_all"])
+@pytest.mark.parametrize("way", ["resume", "add"])
+def test_an_interrupted_build_is_finished_without_duplicates(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, step: str, way: str
+) -> None:
+    interrupted(kb, dataset, monkeypatch, step)
+    if way == "resume":
+        finished = kb.resume_builds()
+        assert [document.status for document in finished] == [DocumentStatus.COMPLETED] * 7
+    else:
+        kb.add_documents(dataset.id, [])
+    counts = kb.dataset_statistics(dataset.id)
+    assert (counts.completed_document_count, counts.segment_count) == (7, 7)
+    found = kb.search_in_datasets("第3条", [dataset.id])
+    assert found[0].page_content == TEXTS[3]
+    assert kb.resume_builds(dataset.id) == []
+
+
+def test_nothing_of_an_unfinished_document_is_found(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline.documents, "complete", lambda *_: _raise(Killed()))
+        with pytest.raises(Killed):
+            kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
+    assert not kb.search_in_datasets("年假", [dataset.id])
+    assert len(kb.resume_builds()) == 7
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def test_documents_that_a_living_process_builds_are_left_to_it(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lease(kb) as lease:
+        monkeypatch.setattr(assets, "Lease", lambda _: _Borrowed(lease))
+        interrupted(kb, dataset, monkeypatch, "_build_group")
+        monkeypatch.undo()
+        assert kb.resume_builds() == []
+        kb.add_documents(dataset.id, [LCDocument("another")])
+        assert kb.dataset_statistics(dataset.id).completed_document_count == 1
+    assert len(kb.resume_builds()) == 7
+
+
+class _Borrowed:
+    """A lease that its build does not end, as if the process were still at work."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+
+    def __enter__(self) -> Lease:
+        return self.lease
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_builder_that_lost_its_lease_writes_nothing_more(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_all = pipeline._read_all
+
+    def overtaken(step: pipeline.Step, *rest: object) -> object:
+        texts = read_all(step, *rest)  # type: ignore[arg-type]
+        with kb.db.transaction() as conn:
+            conn.execute("UPDATE builder SET lease_until = now() - interval '1 minute'")
+        monkeypatch.setattr(pipeline, "_read_all", read_all)
+        kb.resume_builds()
+        return texts
+
+    monkeypatch.setattr(pipeline, "_read_all", overtaken)
+    kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
+    counts = kb.dataset_statistics(dataset.id)
+    assert (counts.completed_document_count, counts.segment_count) == (7, 7)
+
+
+def test_a_dead_process_is_told_from_a_living_one(kb: KnowledgeBase) -> None:
+    script = "import os\nfrom kb_tools.ingest.lease import _process\nprint(_process(os.getpid()))\n"
+    gone = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert is_dead(f"{gone} id")
+    assert not is_dead(Lease(kb).builder)
+    assert not is_dead("another machine/boot/space:1:2 id")
+
+
+def test_resuming_needs_the_model_of_the_documents(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, server_folder: Path
+) -> None:
+    interrupted(kb, dataset, monkeypatch, "_cut_all")
+    other = FakeEmbeddings(model_name="other")
+    with (
+        KnowledgeBase.open(server_folder, embeddings=other, settings=kb.settings) as second,
+        pytest.raises(InvalidState, match="'fake'"),
+    ):
+        second.resume_builds()
+    assert len(kb.resume_builds()) == 7
