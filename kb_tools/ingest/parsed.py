@@ -5,7 +5,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -24,12 +24,22 @@ _CHAPTER = re.compile(
     r"第[\d零〇一二三四五六七八九十百]{1,6}([编編部卷篇章节節])(?=([\s\u3000:：、]?))"
 )
 _CHAPTER_LEVELS = {"编": 1, "編": 1, "部": 1, "卷": 1, "篇": 1, "章": 2, "节": 3, "節": 3}
+_HANZI = re.compile("[\u4e00-\u9fff]")
 _LONGEST_HEADING = 40
 _LONGEST_UNMARKED_HEADING = 16
 
 
 class ParseError(KnowledgeBaseError):
     """A file gives no text; the message says why and, where there is one, the way out."""
+
+
+class NoTextLayer(ParseError):
+    """All pages of a file are pictures; `pages` are their numbers, for a parser named `ocr`."""
+
+    def __init__(self, message: str, pages: Sequence[int]) -> None:
+        """Keep the message and the pages."""
+        super().__init__(message)
+        self.pages = tuple(pages)
 
 
 class BlockKind(StrEnum):
@@ -61,8 +71,9 @@ class Block:
 class Parsed:
     """The text of one file, and what was noticed on the way.
 
-    `report` may hold encoding, encoding_guessed, pages, pages_without_text and warnings;
-    `metadata` title, author and language, where the file says them.
+    `report` may hold encoding, encoding_guessed, pages, pages_without_text, pages_read_by_ocr,
+    hidden_sheets, hidden_slides, attachments, converted_by and warnings; `metadata` title, author
+    and language, where the file says them.
     """
 
     blocks: tuple[Block, ...]
@@ -99,11 +110,34 @@ class Limits:
     max_unpacked_bytes: int = 1024 * 1024 * 1024
     max_pages: int = 5000
     max_characters: int = 50_000_000
+    timeout_seconds: float = 300.0  # for programs that a parser starts
 
     @classmethod
     def of(cls, settings: "Settings") -> "Limits":
         """Return the limits that `settings` sets."""
-        return cls(settings.max_unpacked_bytes, settings.max_pages, settings.max_characters)
+        return cls(
+            settings.max_unpacked_bytes,
+            settings.max_pages,
+            settings.max_characters,
+            settings.parse_timeout_seconds,
+        )
+
+
+def has_chinese(text: str) -> bool:
+    """Tell whether labels that are added to `text` ("备注", "发件人") are better in Chinese."""
+    return _HANZI.search(text) is not None
+
+
+def page_list(pages: Sequence[int], name: str = "page") -> str:
+    """Return "pages 1-3, 7"."""
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and page == runs[-1][-1] + 1:
+            runs[-1].append(page)
+        else:
+            runs.append([page])
+    names = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return f"{name}{'s' if len(pages) > 1 else ''} {', '.join(names)}" if names else ""
 
 
 def chapter_level(line: str) -> int:
@@ -117,6 +151,8 @@ def chapter_level(line: str) -> int:
 
 
 Parser = Callable[[bytes, Limits], Parsed]
+# Gets a file, limits and the numbers of pages without text; returns page -> its text.
+PageReader = Callable[[bytes, Limits, Sequence[int]], Mapping[int, str]]
 
 
 class HeadingPath:

@@ -3,6 +3,10 @@
 To add one, add a file with `create() -> Parser`, a callable `(data, limits) -> Parsed` that raises
 ParseError with a reason. Other suffixes of the same format go into ALIASES. `python -m
 kb_tools.ingest.parsers` is the child process that runs them; see `parser_process`.
+
+A parser of another package is an entry point of `kb_tools.parsers` (it runs in the child), or is
+given to `kb_tools.register("parsers", "png", create)` (it runs here). One named `ocr` is no format:
+see `ingest/ocr.py`.
 """
 
 import pkgutil
@@ -16,16 +20,13 @@ __all__ = ["Block", "BlockKind", "Limits", "ParseError", "Parsed", "Parser", "fo
 ALIASES = {
     "text": "txt", "log": "txt", "markdown": "md", "mdown": "md", "mkd": "md", "htm": "html",
     "xhtml": "html", "tsv": "csv", "tab": "csv", "jsonl": "json", "ndjson": "json",
+    "rss": "xml", "atom": "xml", "docm": "docx", "dotx": "docx", "dotm": "docx", "xlsm": "xlsx",
+    "xltx": "xlsx", "xltm": "xlsx", "pptm": "pptx", "ppsx": "pptx", "ppsm": "pptx",
+    "potx": "pptx", "potm": "pptx", "dot": "doc", "wps": "doc", "xlt": "xls", "et": "xls",
+    "pps": "ppt", "pot": "ppt", "dps": "ppt", "ott": "odt", "ots": "ods", "otp": "odp",
 }  # fmt: skip
+OCR = "ocr"  # no format: who reads the pages of a PDF that have no text
 _HERE = frozenset(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
-_SAVE_AS = {
-    "doc": "docx",
-    "dot": "docx",
-    "docm": "docx",
-    "rtf": "docx",
-    "odt": "docx",
-    "wps": "docx",
-}
 
 
 def format_of(extension: str) -> str:
@@ -38,14 +39,11 @@ def format_of(extension: str) -> str:
     if name in _HERE:
         return name
     known = registry.known("parsers")  # looks into every installed package: slow
-    if name in known:
+    if name in known and name != OCR:
         return name
-    if better := _SAVE_AS.get(suffix):
-        raise ParseError(
-            f"unsupported format '.{suffix}': save it as .{better}; {_supported(known)}"
-        )
     what = f"unsupported format '.{suffix}'" if suffix else "a file name without an extension"
-    raise ParseError(f"{what}; {_supported(known)}")
+    supported = sorted({*known, *ALIASES} - {OCR})
+    raise ParseError(f"{what}; supported: {', '.join(supported)}")
 
 
 def load(name: str) -> Parser:
@@ -55,7 +53,3 @@ def load(name: str) -> Parser:
     except UnknownName:
         raise ParseError(f"unsupported format '.{name}'") from None
     return parser
-
-
-def _supported(known: list[str]) -> str:
-    return f"supported: {', '.join(known)}"

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kb_tools.ingest.office_zip import check, damaged
 from kb_tools.ingest.parsed import (
     HEADING_MARK,
     Block,
@@ -18,7 +19,6 @@ from kb_tools.ingest.parsed import (
     HeadingPath,
     Limits,
     Parsed,
-    ParseError,
     Parser,
     chapter_level,
 )
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 _W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_TYPES = "application/vnd.%s.main+xml"
+_TEMPLATE = _TYPES % "openxmlformats-officedocument.wordprocessingml.template"
+_WITH_MACROS = _TYPES % "ms-word.document.macroEnabled"
+_TEMPLATE_WITH_MACROS = _TYPES % "ms-word.template.macroEnabledTemplate"
 _HEADING_STYLE = re.compile(r"(?:heading|标题|標題|見出し|제목|überschrift|titre)\s*([1-9])", re.I)
 _TITLE_STYLE = re.compile(r"title|标题|標題|表題", re.I)
 _NOT_TEXT = frozenset(
@@ -71,42 +74,28 @@ def _is_title(block: Block) -> bool:
 
 
 def _open(data: bytes, limits: Limits) -> "WordDocument":
-    if data.startswith(_OLE):
-        if "EncryptedPackage".encode("utf-16-le") in data:
-            raise ParseError("encrypted: needs a password; save the file without one")
-        raise ParseError("an old Word file with the wrong suffix: save it as .docx")
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            _refuse_too_large(archive, limits)
-            if "word/document.xml" not in archive.namelist() and not _has_document(archive):
-                raise ParseError("not a readable docx: a zip file without a Word document in it")
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError):
-        raise ParseError("not a readable docx (truncated or damaged zip)") from None
+    check(data, "docx", limits)
     return _load(data)
 
 
-def _refuse_too_large(archive: zipfile.ZipFile, limits: Limits) -> None:
-    size = sum(entry.file_size for entry in archive.infolist())
-    if size > limits.max_unpacked_bytes:
-        raise ParseError(
-            f"too large: {size:,} bytes when unpacked, more than max_unpacked_bytes "
-            f"({limits.max_unpacked_bytes:,})"
-        )
-
-
-def _has_document(archive: zipfile.ZipFile) -> bool:
-    return any(name.endswith(".xml") and "document" in name for name in archive.namelist())
-
-
 def _load(data: bytes) -> "WordDocument":
-    import docx
     from docx.opc.exceptions import OpcError
+    from docx.opc.part import PartFactory
+    from docx.package import Package
+    from docx.parts.document import DocumentPart
     from lxml.etree import XMLSyntaxError
 
+    # docx.Document refuses templates and documents with macros, which are the same inside.
+    for kind in (_TEMPLATE, _WITH_MACROS, _TEMPLATE_WITH_MACROS):
+        PartFactory.part_type_for[kind] = DocumentPart
     try:
-        return docx.Document(io.BytesIO(data))
+        part = Package.open(io.BytesIO(data)).main_document_part
     except (zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError, OpcError, XMLSyntaxError):
-        raise ParseError("not a readable docx (truncated or damaged zip)") from None
+        raise damaged("docx") from None
+    if not isinstance(part, DocumentPart):
+        raise damaged("docx")
+    document: WordDocument = part.document
+    return document
 
 
 class _Reader:

@@ -20,10 +20,12 @@ from kb_tools.ingest.parsed import (
     BlockKind,
     HeadingPath,
     Limits,
+    NoTextLayer,
     Parsed,
     ParseError,
     Parser,
     chapter_level,
+    page_list,
 )
 from kb_tools.ingest.rows import looks_like_header, row_blocks
 
@@ -448,8 +450,8 @@ def _row_under(header: Sequence[_Cell], line: _Line) -> list[str] | None:
 
 def _refuse(empty: Sequence[int], blank: Sequence[int]) -> None:
     if empty:
-        raise ParseError(f"no text layer ({_page_list(empty)}); run OCR first")
-    raise ParseError(f"no text: {_page_list(blank) or 'no pages'} hold nothing")
+        raise NoTextLayer(f"no text layer ({page_list(empty)}); run OCR first", empty)
+    raise ParseError(f"no text: {page_list(blank) or 'no pages'} hold nothing")
 
 
 def _report(pages: Sequence[list[_Line]], empty: Sequence[int]) -> "dict[str, Json]":
@@ -457,10 +459,10 @@ def _report(pages: Sequence[list[_Line]], empty: Sequence[int]) -> "dict[str, Js
     warnings: list[Json] = []
     if empty:
         report["pages_without_text"] = [*empty]
-        warnings.append(f"no text layer: {_page_list(empty)}; run OCR to find their text")
+        warnings.append(f"no text layer: {page_list(empty)}; run OCR to find their text")
     strange = [number for number, lines in enumerate(pages, 1) if _is_unreadable(lines)]
     if strange:
-        warnings.append(f"fonts without Unicode: the text of {_page_list(strange)} is not readable")
+        warnings.append(f"fonts without Unicode: the text of {page_list(strange)} is not readable")
     if warnings:
         report["warnings"] = warnings
     return report
@@ -469,15 +471,3 @@ def _report(pages: Sequence[list[_Line]], empty: Sequence[int]) -> "dict[str, Js
 def _is_unreadable(lines: Sequence[_Line]) -> bool:
     text = "".join(line.text for line in lines)
     return len(text) > 0 and len(_UNREADABLE.findall(text)) > 0.2 * len(text)
-
-
-def _page_list(pages: Sequence[int]) -> str:
-    """Return "pages 1-3, 7"."""
-    runs: list[list[int]] = []
-    for page in pages:
-        if runs and page == runs[-1][-1] + 1:
-            runs[-1].append(page)
-        else:
-            runs.append([page])
-    names = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return f"page{'s' if len(pages) > 1 else ''} {', '.join(names)}" if names else ""

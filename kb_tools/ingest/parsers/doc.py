@@ -1,0 +1,9 @@
+"""Old Word files, read through LibreOffice as docx."""
+
+from kb_tools.ingest.office import converted
+from kb_tools.ingest.parsed import Parser
+
+
+def create() -> Parser:
+    """Return the parser."""
+    return converted("doc", "docx")

@@ -1,0 +1,9 @@
+"""OpenDocument text files, read through LibreOffice as docx."""
+
+from kb_tools.ingest.office import converted
+from kb_tools.ingest.parsed import Parser
+
+
+def create() -> Parser:
+    """Return the parser."""
+    return converted("odt", "docx")
