@@ -38,6 +38,7 @@ _MEANT = {
     "iso-8859-1": "cp1252", "latin1": "cp1252", "latin-1": "cp1252", "us-ascii": "cp1252",
     "windows-1252": "cp1252", "x-euc-tw": "euc-tw", "euctw": "euc-tw", "unicode": "utf-16",
 }  # fmt: skip
+_FITS_ALL = ("cp125", "iso8859", "mac")  # any bytes are valid in these, so that proves nothing
 _SAMPLE_BYTES = 65_536
 _DECLARED_BONUS = 0.1
 _GOOD_ENOUGH = 0.3
@@ -98,6 +99,19 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
     if not decoded.text.strip("\ufeff\x00 \t\r\n\x0b\x0c"):
         raise ParseError(NO_TEXT)
     return decoded
+
+
+def decode_as(data: bytes, declared: str | None) -> str:
+    """Return a short text, such as a header: as declared if that is possible, else as guessed."""
+    name = _canonical(declared)
+    if name and name.startswith(_FITS_ALL):
+        return _decode(data, name).text
+    try:
+        if name:
+            return decode_euc_tw(data) if name == "euc-tw" else data.decode(name)
+        return data.decode()
+    except UnicodeDecodeError:
+        return _decode(data, None).text
 
 
 def _decode(data: bytes, declared: str | None) -> Decoded:
