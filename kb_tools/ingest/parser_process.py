@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Self
 
 from kb_tools import registry
-from kb_tools.ingest.parsed import OUT_OF_MEMORY, Limits, Parsed, ParseError
-from kb_tools.ingest.parsers import format_of
+from kb_tools.ingest.parsed import OUT_OF_MEMORY, Limits, NoTextLayer, Parsed, ParseError
+from kb_tools.ingest.parsers import OCR, format_of
 from kb_tools.settings import Settings
 
 __all__ = ["ParseError", "ParserProcess"]
@@ -55,8 +55,7 @@ class ParserProcess:
             from kb_tools.ingest.parsers.__main__ import parse
 
             return parse(data, name, limits)
-        with self._lock:
-            return self._parse_in_child(data, name, limits)
+        return self._with_registered_ocr(data, name, limits)
 
     def close(self) -> None:
         """End the child; a later `parse` starts another."""
@@ -76,6 +75,20 @@ class ParserProcess:
         """Close."""
         self.close()
 
+    def _with_registered_ocr(self, data: bytes, name: str, limits: Limits) -> Parsed:
+        """Parse in the child; an `ocr` that was registered in this process then gets its pages."""
+
+        def parse_in_child() -> Parsed:
+            with self._lock:
+                return self._parse_in_child(data, name, limits)
+
+        if name != "pdf" or OCR not in registry.registered("parsers"):
+            return parse_in_child()
+        from kb_tools.ingest.ocr import with_ocr
+        from kb_tools.ingest.parsers.__main__ import checked
+
+        return checked(with_ocr(parse_in_child, data, limits), limits)
+
     def _parse_in_child(self, data: bytes, name: str, limits: Limits) -> Parsed:
         if self._child is None or not self._child.is_usable():
             self._drop()
@@ -92,7 +105,10 @@ class ParserProcess:
     def _read(answer: bytes) -> Parsed:
         if answer.startswith(b'{"parsed": '):
             return Parsed.from_json(answer[len(b'{"parsed": ') : -1].decode())
-        raise ParseError(json.loads(answer)["error"])
+        problem = json.loads(answer)
+        if "pages" in problem:
+            raise NoTextLayer(problem["error"], problem["pages"])
+        raise ParseError(problem["error"])
 
     def _drop(self) -> None:
         if self._child is not None:

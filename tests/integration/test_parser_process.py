@@ -1,18 +1,20 @@
 """The child that parses: what it costs a document when it hangs, crashes or eats memory."""
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from kb_tools import registry
-from kb_tools.ingest.parsed import Block, Limits, Parsed, ParseError
+from kb_tools.ingest.parsed import Block, Limits, PageReader, Parsed, ParseError
 from kb_tools.ingest.parser_process import ParserProcess
 from kb_tools.settings import Settings
 
@@ -170,6 +172,130 @@ def test_a_parser_registered_at_run_time_runs_in_this_process(
 
     registry.register("parsers", "htm", create)
     assert parser.parse(b"x", "htm").blocks[0].text == f"here {os.getpid()}"
+
+
+def pdf_file(*lines: str | None) -> bytes:
+    """Return a PDF with a page for each line; None is a page that is a picture."""
+    from reportlab.pdfgen.canvas import Canvas
+
+    stream = io.BytesIO()
+    canvas = Canvas(stream, pagesize=(600, 800))
+    for line in lines:
+        canvas.rect(10, 10, 50, 50, fill=1)
+        canvas.drawString(50, 700, line or "")
+        canvas.showPage()
+    canvas.save()
+    return stream.getvalue()
+
+
+@pytest.fixture
+def register_ocr(monkeypatch: pytest.MonkeyPatch) -> Callable[[PageReader], None]:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    return lambda reader: registry.register("parsers", "ocr", lambda: reader)
+
+
+def test_a_registered_ocr_reads_the_pages_without_text(
+    parser: ParserProcess, register_ocr: Callable[[PageReader], None]
+) -> None:
+    asked: list[Sequence[int]] = []
+
+    def read_pages(data: bytes, limits: Limits, pages: Sequence[int]) -> dict[int, str]:
+        asked.append(pages)
+        return {2: "第二页\n\n的字", 4: " "}
+
+    register_ocr(read_pages)
+    parsed = parser.parse(pdf_file("one", None, "three", None), "pdf")
+    assert [(b.page, b.text) for b in parsed.blocks] == [
+        (1, "one"), (2, "第二页"), (2, "的字"), (3, "three"),
+    ]  # fmt: skip
+    assert asked == [[2, 4]]
+    assert (parsed.report["pages_read_by_ocr"], parsed.report["pages_without_text"]) == ([2], [4])
+
+
+def test_a_scan_without_any_text_is_read_by_ocr_or_says_how_that_failed(
+    parser: ParserProcess, register_ocr: Callable[[PageReader], None]
+) -> None:
+    register_ocr(lambda data, limits, pages: {page: f"页{page}" for page in pages})
+    assert [b.text for b in parser.parse(pdf_file(None, None), "pdf").blocks] == ["页1", "页2"]
+    register_ocr(lambda data, limits, pages: {})
+    with pytest.raises(ParseError, match=r"no text layer \(pages 1-2\); OCR found no text"):
+        parser.parse(pdf_file(None, None), "pdf")
+
+
+def test_an_ocr_that_fails_costs_only_its_pages(
+    parser: ParserProcess, register_ocr: Callable[[PageReader], None]
+) -> None:
+    def read_pages(data: bytes, limits: Limits, pages: Sequence[int]) -> dict[int, str]:
+        raise RuntimeError("a secret")
+
+    register_ocr(read_pages)
+    parsed = parser.parse(pdf_file("one", None), "pdf")
+    assert [block.text for block in parsed.blocks] == ["one"]
+    assert parsed.report["warnings"] == ["no text layer: page 2; OCR failed: RuntimeError"]
+
+
+def test_an_ocr_of_another_package_runs_in_the_child(parser: ParserProcess, tmp_path: Path) -> None:
+    (tmp_path / "their_ocr.py").write_text(
+        "import os\n"
+        "def create():\n"
+        "    return lambda data, limits, pages: {1: f'by {os.getpid()}'}\n"
+    )
+    with (tmp_path / "bad_parser-1.0.dist-info/entry_points.txt").open("a") as lines:
+        lines.write("ocr = their_ocr:create\n")
+    child = child_of(parser)
+    assert parser.parse(pdf_file(None), "pdf").blocks[0].text == f"by {child}"
+
+
+def test_a_registered_parser_makes_a_format_of_its_suffix(
+    parser: ParserProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+    def read_picture(data: bytes, limits: Limits) -> Parsed:
+        return Parsed((Block(f"{len(data)} bytes of picture"),))
+
+    registry.register("parsers", "png", lambda: read_picture)
+    assert parser.parse(b"1234", ".PNG").blocks[0].text == "4 bytes of picture"
+    with pytest.raises(ParseError, match=r"supported: .*, png,"):
+        parser.parse(b"x", "gif")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_libreoffice_ends_with_the_child_that_started_it(tmp_path: Path) -> None:
+    slow = tmp_path / "soffice"
+    slow.write_text("#!/bin/sh\necho $$ > $(dirname $0)/pid\nsleep 600 & wait\n")
+    slow.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", path)
+        patch.setenv("TMPDIR", str(tmp_path))
+        limits = Settings(parse_timeout_seconds=30)
+        parser = ParserProcess(limits)
+        thread = threading.Thread(target=lambda: swallow(parser), daemon=True)
+        thread.start()
+        pid = wait_for(tmp_path / "pid")
+        assert list(tmp_path.glob("kb-office-*"))
+        os.kill(parser._child._process.pid, signal.SIGKILL)
+        thread.join(10)
+    deadline = time.monotonic() + 5
+    while (is_alive(pid) or list(tmp_path.glob("kb-office-*"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(pid)
+    assert not list(tmp_path.glob("kb-office-*"))
+
+
+def swallow(parser: ParserProcess) -> None:
+    with contextlib.suppress(ParseError):
+        parser.parse(rb"{\rtf1 x}", "rtf")
+
+
+def wait_for(path: Path) -> int:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().strip():
+            return int(path.read_text())
+        time.sleep(0.05)
+    raise AssertionError("it did not start")
 
 
 def is_alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from kb_tools.ingest.clean import storable
-from kb_tools.ingest.parsed import NO_TEXT, OUT_OF_MEMORY, Limits, Parsed, ParseError
+from kb_tools.ingest.parsed import NO_TEXT, OUT_OF_MEMORY, Limits, NoTextLayer, Parsed, ParseError
 
 Request = tuple[bytes, bytes]
 # The parent kills a child that is late; if the parent is gone too, the child's own alarm does.
@@ -99,6 +99,8 @@ def _answer(header: bytes, data: bytes) -> bytes:
     try:
         parsed = parse(data, request["parser"], Limits(**request["limits"]))
         return b'{"parsed": ' + parsed.to_json().encode() + b"}"
+    except NoTextLayer as error:
+        return json.dumps({"error": str(error), "pages": error.pages}).encode()
     except ParseError as error:
         return json.dumps({"error": str(error)}).encode()
     except MemoryError:
@@ -110,20 +112,26 @@ def parse(data: bytes, name: str, limits: Limits) -> Parsed:
 
     Raises ParseError if that is no text, or too much, and MemoryError.
     """
+    from kb_tools.ingest.ocr import with_ocr
     from kb_tools.ingest.parsers import load
 
     try:
-        parsed = load(name)(data, limits)
+        parser = load(name)
+        if name == "pdf":
+            parsed = with_ocr(lambda: parser(data, limits), data, limits)
+        else:
+            parsed = parser(data, limits)
     except (ParseError, MemoryError):
         raise
     except RecursionError:
         raise ParseError("could not be read: nested too deeply") from None
     except Exception as error:  # libraries raise anything on damaged files
         raise ParseError(f"could not be read: {type(error).__name__}") from error
-    return _checked(parsed, limits)
+    return checked(parsed, limits)
 
 
-def _checked(parsed: Parsed, limits: Limits) -> Parsed:
+def checked(parsed: Parsed, limits: Limits) -> Parsed:
+    """Return `parsed` as PostgreSQL can store it. Raises ParseError if it is none or too much."""
     characters = sum(len(block.text) for block in parsed.blocks)
     if characters > limits.max_characters:
         raise ParseError(
