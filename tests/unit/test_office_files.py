@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -267,6 +268,28 @@ def test_xlsx_that_is_too_large_names_the_limit_and_the_place() -> None:
         read(xlsx_file({"员工": STAFF}), "xlsx", Limits(max_characters=11))
     with pytest.raises(ParseError, match="2 sheets, more than max_pages"):
         read(xlsx_file({"a": STAFF, "b": STAFF}), "xlsx", Limits(max_pages=1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ('<row r="999999999"><c r="A999999999"><v>1</v></c></row>', "over 1,048,576 rows"),
+        ('<row r="1"><c r="A1" t="inlineStr"><is><t>&j;</t></is></c></row>', "damaged"),
+    ],
+)
+def test_xlsx_that_was_made_to_do_harm_is_refused_quickly(rows: str, reason: str) -> None:
+    levels = "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in pairwise("abcdefghij"))
+    head = f'<!DOCTYPE x [<!ENTITY a "lol">{levels}]>' if "&j;" in rows else ""
+    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    content = f'{head}<worksheet xmlns="{space}"><sheetData>{rows}</sheetData></worksheet>'
+    stream = io.BytesIO()
+    valid = io.BytesIO(xlsx_file({"a": STAFF}))
+    with zipfile.ZipFile(valid) as source, zipfile.ZipFile(stream, "w") as target:
+        for name in source.namelist():
+            is_sheet = name.endswith("sheet1.xml")
+            target.writestr(name, content if is_sheet else source.read(name))
+    with pytest.raises(ParseError, match=reason):
+        read(stream.getvalue(), "xlsx")
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ _DEFAULT_NAME = re.compile(r"(?:sheet|工作表|表)\s*\d*", re.I)
 _PERIOD = re.compile(r"(?:19|20)\d\d\s*年?度?|\d{1,2}\s*月份?|Q[1-4]|第?[一二三四1-4]季度?", re.I)
 _CHUNK = 1 << 20
 _LONGEST_CELL = 1 << 15  # bytes of XML kept from a chunk for the next
-_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]*?ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
+_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^<>]{0,200}?ref="([A-Z]{1,3}\d+:[A-Z]{1,3}\d+)"')
 _NO_VALUE = re.compile(
-    rb"<(?:\w+:)?c ([^>]*)><(?:\w+:)?f(?:/>|[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)"
+    rb"<(?:\w+:)?c ([^<>]{0,200})><(?:\w+:)?f(?:[^<>]{0,200}/>|[^<>]{0,200}>[^<]*</(?:\w+:)?f>)"
     rb"(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>)?</(?:\w+:)?c>"
 )
 
