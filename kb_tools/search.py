@@ -6,9 +6,11 @@ merge, cut to k) -> cut to the token budget -> label -> log -> SearchResult
 
 import html
 import logging
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.documents import Document as LCDocument
@@ -18,8 +20,8 @@ from kb_tools.config import RetrievalConfig
 from kb_tools.embeddings import remembering_questions
 from kb_tools.errors import InvalidInput, MissingDependency, NotFound
 from kb_tools.ingest.clean import storable, visible
-from kb_tools.models import Dataset, Degraded, Json, Reason, new_id
-from kb_tools.resources import Resources
+from kb_tools.models import Dataset, Degraded, Json, Reason, new_id, possible_ids
+from kb_tools.resources import Resources, submit
 from kb_tools.storage import datasets, queries, segments
 from kb_tools.storage.queries import LoggedQuery, ReturnedHit
 from kb_tools.trace import Trace
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
+
+NOT_ASKED = (Reason.BLANK_QUERY, Reason.NO_DATASET)  # no search was made, so none is logged
+ROLL_UP_SHARE = 1 / 1000  # of the searches; the background work keeps the hit rows few
 
 MESSAGES: Mapping[Reason, str] = {
     Reason.BLANK_QUERY: "问题是空的, 没有检索。The query is empty: ask with words.",
@@ -148,31 +153,53 @@ def run(
     with trace.recording() as recorded, remembering_questions():
         found = _owned(kb, dataset_ids, bound=bound)
         query = _searchable(query)
-        documents: list[LCDocument] = []
-        fingerprint = ""
-        reason = _nothing_to_do(query, found)
-        if reason is None:
-            plan = dispatch.plan(kb, found, config)
-            fingerprint = plan.fingerprint()
-            candidates = dispatch.retrieve(kb, query, plan)
-            documents = _within_budget(candidates, plan.config)
-            if not documents:
-                reason = _why_empty(kb, found, candidates, recorded)
+        answer = _answer(kb, query, found, config)
         result = SearchResult(
             query=query,
-            documents=citations.labelled(documents),
-            text=citations.combine_documents(documents) if documents else _message(reason),
-            reason=reason,
+            documents=citations.labelled(answer.documents),
+            text=_text(answer),
+            reason=answer.reason,
             degraded=recorded.degraded,
-            cut=len(candidates) - len(documents) if fingerprint else 0,
+            cut=answer.cut,
             trace=recorded,
             trace_id=new_id(),
-            config_fingerprint=fingerprint,
+            config_fingerprint=answer.fingerprint,
             milliseconds=1000 * (time.perf_counter() - started),
         )
-        if fingerprint:
+        if answer.reason not in NOT_ASKED:
             _log(kb, result, found, origin)
     return result
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What was found, or why nothing."""
+
+    documents: list[LCDocument] = field(default_factory=list)
+    reason: Reason | None = None
+    cut: int = 0
+    fingerprint: str = ""
+
+
+def _answer(
+    kb: Resources, query: str, found: Sequence[Dataset], config: RetrievalConfig | None
+) -> _Answer:
+    if not query:
+        return _Answer(reason=Reason.BLANK_QUERY)
+    if not found:
+        return _Answer(reason=Reason.NO_DATASET)
+    plan = dispatch.plan(kb, found, config)
+    merged = dispatch.retrieve(kb, query, plan)
+    documents = _within_budget(merged.documents, plan.config)
+    cut = merged.cut + len(merged.documents) - len(documents)
+    reason = None if documents else _why_empty(kb, found, cut)
+    return _Answer(documents, reason, cut, plan.fingerprint())
+
+
+def _text(answer: _Answer) -> str:
+    return (
+        citations.combine_documents(answer.documents) or MESSAGES[answer.reason or Reason.NO_MATCH]
+    )
 
 
 def fence_secret(kb: Resources) -> str:
@@ -184,6 +211,7 @@ def fence_secret(kb: Resources) -> str:
 def _ids(dataset_ids: Sequence[str]) -> list[str]:
     if isinstance(dataset_ids, str):
         raise InvalidInput(f"dataset_ids is a list of ids; got the text {dataset_ids!r}")
+    possible_ids(dataset_ids)
     return list(dict.fromkeys(dataset_ids))
 
 
@@ -200,13 +228,9 @@ def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Da
 
 
 def _searchable(query: str) -> str:
+    if not isinstance(query, str):
+        raise InvalidInput(f"a query is a text; got {type(query).__name__}")
     return storable(query).strip()
-
-
-def _nothing_to_do(query: str, found: Sequence[Dataset]) -> Reason | None:
-    if not query:
-        return Reason.BLANK_QUERY
-    return None if found else Reason.NO_DATASET
 
 
 def _within_budget(documents: list[LCDocument], config: RetrievalConfig) -> list[LCDocument]:
@@ -219,23 +243,14 @@ def _within_budget(documents: list[LCDocument], config: RetrievalConfig) -> list
     return kept
 
 
-def _why_empty(
-    kb: Resources,
-    found: Sequence[Dataset],
-    candidates: Sequence[LCDocument],
-    recorded: Trace,
-) -> Reason:
-    if candidates:
+def _why_empty(kb: Resources, found: Sequence[Dataset], cut: int) -> Reason:
+    if cut:
         return Reason.OVER_BUDGET
     with kb.db.transaction() as conn:
         if not segments.any_visible(conn, [dataset.id for dataset in found]):
             return Reason.NOTHING_ENABLED
-    below = any(stage.facts.get("below_threshold") for stage in recorded.stages)
+    below = any(stage.facts.get("below_threshold") for stage in trace.current().stages)
     return Reason.BELOW_THRESHOLD if below else Reason.NO_MATCH
-
-
-def _message(reason: Reason | None) -> str:
-    return MESSAGES[reason or Reason.NO_MATCH]
 
 
 def _log(kb: Resources, result: SearchResult, found: Sequence[Dataset], origin: Origin) -> None:
@@ -262,9 +277,19 @@ def _log(kb: Resources, result: SearchResult, found: Sequence[Dataset], origin: 
     try:
         with kb.db.transaction() as conn:
             queries.log(conn, logged, [dataset.id for dataset in found], hits)
+        if random.random() < ROLL_UP_SHARE:
+            submit(kb.lanes.callers, partial(_roll_up, kb))
     except Exception as error:
         trace.current().miss("query log", error)
         logger.warning("query not logged: %s", type(error).__name__)
+
+
+def _roll_up(kb: Resources) -> None:
+    try:
+        with kb.db.transaction() as conn:
+            queries.roll_up(conn, kb.settings.query_retention_days)
+    except Exception as error:  # the next one will do
+        logger.warning("hits not rolled up: %s", type(error).__name__)
 
 
 def _row(document: LCDocument) -> dict[str, Json]:
@@ -278,7 +303,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
     try:
         import pandas as pd
     except ImportError:
-        raise MissingDependency("pandas", "notebooks") from None
+        raise MissingDependency.of_extra("pandas", "notebooks") from None
     return pd.DataFrame(rows)
 
 

@@ -1,7 +1,9 @@
 """Settings: what an operator may change, from keyword arguments or `KB_*` variables."""
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from kb_tools.errors import InvalidInput
 
 
 class Settings(BaseSettings):
@@ -43,6 +45,21 @@ class Settings(BaseSettings):
     )
 
     embedding_batch_size: int = Field(default=64, ge=1)
+    embedding_retries: int = Field(
+        default=2, ge=0, description="how often a batch that failed is embedded again"
+    )
+    embedding_retry_seconds: float = Field(
+        default=0.5, ge=0, description="pause before the first retry; it doubles each time"
+    )
+
+    hnsw_from_vectors: int = Field(
+        default=50_000,
+        ge=1,
+        description="pgvector indexes a model's vectors when a build ends with this many of them",
+    )
+    hnsw_build_megabytes: int = Field(
+        default=1024, ge=64, description="memory that building that index may take in the server"
+    )
 
     max_file_bytes: int = Field(default=100 * 1024 * 1024, ge=1)
     max_unpacked_bytes: int = Field(default=1024 * 1024 * 1024, ge=1)
@@ -50,3 +67,15 @@ class Settings(BaseSettings):
     max_characters: int = Field(default=50_000_000, ge=1)
     parse_timeout_seconds: float = Field(default=300.0, gt=0)
     parse_memory_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1)
+
+
+def read_settings() -> Settings:
+    """Return the settings of the environment. Raises InvalidInput that names a bad variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        faults = [
+            f"KB_{str(item['loc'][0]).upper()}: {item['msg']}" if item["loc"] else item["msg"]
+            for item in error.errors(include_url=False, include_input=False)
+        ]
+        raise InvalidInput(f"settings: {'; '.join(faults)}") from None

@@ -71,7 +71,7 @@ def embeddings() -> FakeEmbeddings:
 @pytest.fixture
 def kb(server_folder: Path, embeddings: FakeEmbeddings) -> Iterator[KnowledgeBase]:
     """An empty knowledge base with fake embeddings, in a schema of its own."""
-    settings = Settings(db_schema=f"kb_{uuid.uuid4().hex}")
+    settings = Settings(db_schema=f"kb_{uuid.uuid4().hex}", embedding_retry_seconds=0)
     with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=settings) as kb:
         yield kb
         with kb.db.direct() as conn:

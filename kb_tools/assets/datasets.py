@@ -1,12 +1,15 @@
 """Datasets: create, look up, change, delete."""
 
+from psycopg.errors import UniqueViolation
+
 from kb_tools import db
+from kb_tools.assets.pages import page_of
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput, InvalidState
 from kb_tools.ingest.clean import storable
 from kb_tools.models import Dataset, DatasetStatistics, new_id
 from kb_tools.resources import Resources
-from kb_tools.storage import datasets
+from kb_tools.storage import datasets, queries
 from kb_tools.vectorstores import Space
 
 MAX_NAME = 100
@@ -56,9 +59,7 @@ def list_datasets(
 ) -> list[Dataset]:
     """Return datasets whose name holds `search`, newest first."""
     with kb.db.transaction() as conn:
-        return datasets.page(
-            conn, kb.account, search=search and storable(search), offset=offset, limit=limit
-        )
+        return datasets.page(conn, kb.account, **page_of(search, offset, limit))
 
 
 def update_dataset(
@@ -80,14 +81,17 @@ def update_dataset(
         other = datasets.read_by_name(conn, kb.account, name) if name else None
         if other and other.id != dataset_id:
             raise InvalidState(f"a dataset named {name!r} exists already")
-        datasets.update(
-            conn,
-            kb.account,
-            dataset_id,
-            name=name,
-            description=description,
-            retrieval_config=None if config is None else config.stored(),
-        )
+        try:
+            datasets.update(
+                conn,
+                kb.account,
+                dataset_id,
+                name=name,
+                description=description,
+                retrieval_config=None if config is None else config.stored(),
+            )
+        except UniqueViolation:  # created since we looked
+            raise InvalidState(f"a dataset named {name!r} exists already") from None
         return datasets.owned(conn, kb.account, dataset_id)
 
 
@@ -97,8 +101,9 @@ def delete_dataset(kb: Resources, dataset_id: str) -> None:
     Raises NotFound if this account has none with that id.
     """
     with kb.db.transaction() as conn:
-        dataset = datasets.owned(conn, kb.account, dataset_id)
         db.lock(conn, f"dataset {dataset_id}")
+        dataset = datasets.owned(conn, kb.account, dataset_id)
+        queries.forget_hits(conn, dataset_id)
         if dataset.embedding_dimension is not None:
             space = Space(dataset.embedding_model, dataset.embedding_dimension)
             kb.vector_stores.of(space).delete(dataset_id=dataset_id, conn=conn)

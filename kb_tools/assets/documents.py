@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kb_tools import db
+from kb_tools.assets.pages import page_of
 from kb_tools.config import ProcessRule
 from kb_tools.errors import BuildFailed, NotFound
 from kb_tools.ingest import pipeline
-from kb_tools.ingest.clean import storable
 from kb_tools.ingest.lease import Lease
 from kb_tools.ingest.progress import Progress, shown
 from kb_tools.ingest.sources import Source, read_sources
@@ -30,14 +30,14 @@ class Batch:
     states: list[DocumentState]
 
     @property
-    def failed(self) -> dict[str, str]:
-        """Return name -> reason of documents in error, and of those that lack some segments."""
-        return {state.name: state.error for state in self.states if state.error}
+    def failed(self) -> list[DocumentState]:
+        """Return the documents in error, and those that lack some segments; `error` says why."""
+        return [state for state in self.states if state.error]
 
     def raise_for_errors(self) -> "Batch":
         """Return the batch, or raise BuildFailed with every document's reason."""
         if self.failed:
-            raise BuildFailed(self.failed)
+            raise BuildFailed([(state.name, state.error or "") for state in self.failed])
         return self
 
 
@@ -65,7 +65,7 @@ def add_documents(
     new_documents = read_sources(sources, metadata, kb.settings)
     with Lease(kb) as lease:
         left = pipeline.unfinished_work(kb, dataset_id)
-        sizes = _insert(kb, dataset_id, batch, rule, lease.builder, new_documents)
+        sizes = _insert_all_or_none(kb, dataset_id, batch, rule, lease.builder, new_documents)
         work = [*left, pipeline.Work(dataset_id, rule, sizes)]
         with shown(progress, sum(len(part.sizes) for part in work)) as report:
             pipeline.build(kb, lease, work, report)
@@ -121,9 +121,7 @@ def list_documents(
             conn,
             kb.account,
             dataset_id,
-            search=search and storable(search),
-            offset=offset,
-            limit=limit,
+            **page_of(search, offset, limit),
         )
 
 
@@ -143,6 +141,23 @@ def delete_document(kb: Resources, document_id: str) -> None:
 def _require_model(kb: Resources, dataset_id: str) -> None:
     with kb.db.transaction() as conn:
         kb.embeddings.require(datasets.owned(conn, kb.account, dataset_id))
+
+
+def _insert_all_or_none(
+    kb: Resources,
+    dataset_id: str,
+    batch: str,
+    rule: ProcessRule,
+    builder: str,
+    new_documents: Iterable[NewDocument],
+) -> dict[str, int]:
+    """Store rows and bytes of all sources; if one cannot be read, none is kept."""
+    try:
+        return _insert(kb, dataset_id, batch, rule, builder, new_documents)
+    except BaseException:
+        with kb.db.transaction() as conn:
+            documents.delete_batch(conn, batch)
+        raise
 
 
 def _insert(

@@ -1,8 +1,8 @@
 """Segments: list and look up."""
 
 from kb_tools.assets.documents import get_document
+from kb_tools.assets.pages import page_of
 from kb_tools.errors import NotFound
-from kb_tools.ingest.clean import storable
 from kb_tools.models import Segment
 from kb_tools.resources import Resources
 from kb_tools.storage import segments
@@ -14,9 +14,7 @@ def list_segments(
     """Return a document's segments whose content holds `search`, by position. Raises NotFound."""
     get_document(kb, document_id)
     with kb.db.transaction() as conn:
-        return segments.page(
-            conn, document_id, search=search and storable(search), offset=offset, limit=limit
-        )
+        return segments.page(conn, document_id, **page_of(search, offset, limit))
 
 
 def get_segment(kb: Resources, segment_id: str) -> Segment:

@@ -108,6 +108,42 @@ def dataset_update(
     show(changed, as_json, f"updated dataset {changed.name}")
 
 
+@dataset_app.command("reembed")
+def dataset_reembed(
+    dataset: DatasetName,
+    model: Annotated[str | None, typer.Option(help="An open model; default: the first.")] = None,
+    at: At = "./kb",
+    embeddings: Embedder = "local",
+    account: Account = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Embed all segments of a dataset with another model, and search with it from then.
+
+    Example: kb dataset reembed 员工手册 --embeddings openai:text-embedding-3-small
+    """
+    with opened(at, embeddings, account) as kb:
+        changed = kb.reembed_dataset(find_dataset(kb, dataset).id, model)
+    show(changed, as_json, f"dataset {changed.name} is embedded with {changed.embedding_model}")
+
+
+@dataset_app.command("reindex")
+def dataset_reindex(
+    dataset: DatasetName,
+    at: At = "./kb",
+    embeddings: Embedder = "local",
+    account: Account = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Build the full-text index of a dataset anew, after a change of the tokenizer.
+
+    Example: kb dataset reindex 员工手册
+    """
+    with opened(at, embeddings, account) as kb:
+        found = find_dataset(kb, dataset)
+        kb.reindex_dataset(found.id)
+    show({"reindexed": found.id}, as_json, f"indexed dataset {found.name} anew")
+
+
 @dataset_app.command("delete")
 def dataset_delete(
     dataset: DatasetName,
@@ -213,11 +249,16 @@ def dataset_row(kb: KnowledgeBase, dataset: Dataset) -> dict[str, object]:
     }
 
 
+def _state(asset: Document | Segment) -> str:
+    """Return the status; disabled is only what was completed and then switched off."""
+    return "disabled" if asset.status == "completed" and not asset.enabled else asset.status
+
+
 def _document_row(document: Document) -> dict[str, object]:
     return {
         "id": document.id,
         "name": document.name,
-        "status": document.status if document.enabled else "disabled",
+        "status": _state(document),
         "segments": document.segment_count,
         "hits": document.hit_count,
     }
@@ -229,5 +270,5 @@ def _segment_row(segment: Segment) -> dict[str, object]:
         "content": segment.content,
         "keywords": " ".join(segment.keywords),
         "tokens": segment.token_count,
-        "status": segment.status if segment.enabled else "disabled",
+        "status": _state(segment),
     }

@@ -7,7 +7,7 @@ import typer
 from kb_tools.cli.options import AsJson, At, Embedder, opened
 from kb_tools.cli.output import show
 from kb_tools.db import Database
-from kb_tools.settings import Settings
+from kb_tools.settings import read_settings
 from kb_tools.storage import migrate as migrations
 
 
@@ -30,7 +30,7 @@ def migrate(
 
     Example: kb migrate --sql > kb_tools.sql
     """
-    settings = Settings()
+    settings = read_settings()
     if sql:
         script = migrations.script(settings.db_schema)
         show({"sql": script}, True, "") if as_json else typer.echo(script, nl=False)

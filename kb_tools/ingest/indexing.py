@@ -4,13 +4,13 @@ A segment is enabled by the same transaction that writes its indexes, so what sa
 found.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
 
 from kb_tools import db
-from kb_tools.errors import KnowledgeBaseError
+from kb_tools.errors import InvalidState, KnowledgeBaseError
 from kb_tools.ingest.isolate import together_or_alone
 from kb_tools.models import Dataset, embedded_text
 from kb_tools.resources import Resources
@@ -33,18 +33,38 @@ class IndexedSegment:
 
 def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:
     """Embed, index and complete segments; those that fail end in error and not enabled."""
-    try:
-        vectors = _embed(kb, dataset, pending)
-    except KnowledgeBaseError as error:
-        with kb.db.transaction() as conn:
-            segments.fail(conn, [segment.id for segment in pending], f"not embedded: {error}")
-        return
-    ready = [_analysed(segment, vector) for segment, vector in zip(pending, vectors, strict=True)]
+    ready: list[IndexedSegment] = []
+    size = kb.settings.embedding_batch_size
+    for start in range(0, len(pending), size):
+        ready += _embedded(kb, dataset, pending[start : start + size])
 
     def write(conn: Connection, some: Sequence[IndexedSegment]) -> None:
         _write(kb, conn, dataset, some)
 
-    together_or_alone(kb, ready, write, _fail)
+    try:
+        together_or_alone(kb, ready, write, _fail)
+    except InvalidState as error:  # vectors of another dimension than the dataset's
+        _fail_all(kb, [item.segment for item in ready], error)
+
+
+def _embedded(
+    kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]
+) -> list[IndexedSegment]:
+    """Return the segments of one batch ready to be written; none if the model fails."""
+    known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
+    try:
+        vectors = _vectors(kb, dataset, pending, known)
+    except KnowledgeBaseError as error:
+        _fail_all(kb, pending, error)
+        return []
+    return [_analysed(segment, vectors[segment.hash]) for segment in pending]
+
+
+def _fail_all(
+    kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError
+) -> None:
+    with kb.db.transaction() as conn:
+        segments.fail(conn, [segment.id for segment in pending], f"not embedded: {error}")
 
 
 def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
@@ -57,19 +77,20 @@ def _analysed(segment: PendingSegment, vector: Vector) -> IndexedSegment:
     return IndexedSegment(segment, vector, keywords, terms)
 
 
-def _embed(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> list[Vector]:
-    """Return a vector per segment; a text that this account has embedded before is not again."""
-    known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
+def _vectors(
+    kb: Resources,
+    dataset: Dataset,
+    pending: Sequence[PendingSegment],
+    known: Mapping[str, Vector],
+) -> dict[str, Vector]:
+    """Return hash -> vector; a text that this account has embedded before is not again."""
     texts = {
         segment.hash: embedded_text(segment.title, segment.heading, segment.content)
         for segment in pending
         if segment.hash not in known
     }
-    if texts:
-        fresh = kb.embeddings.embed_documents(dataset.embedding_model, list(texts.values()))
-        kb.embeddings.check_dimension(dataset, fresh.shape[1])
-        known |= dict(zip(texts, fresh, strict=True))
-    return [known[segment.hash] for segment in pending]
+    fresh = kb.embeddings.embed_documents_for(dataset, list(texts.values()))
+    return {**known, **dict(zip(texts, fresh, strict=True))}
 
 
 def _known_vectors(kb: Resources, dataset: Dataset, hashes: set[str]) -> dict[str, Vector]:
@@ -95,6 +116,8 @@ def _write(
         return
     space = Space(dataset.embedding_model, len(items[0].vector))
     datasets.record_dimension(conn, dataset.id, space.dimension)
+    # Read again under the lock: another process may have recorded its dimension first.
+    kb.embeddings.check_dimension(datasets.owned(conn, kb.account, dataset.id), space.dimension)
     kb.vector_stores.of(space).upsert([_point(item) for item in items], conn=conn)
     full_text.write(conn, dataset.id, [(item.segment.id, item.terms) for item in items])
     ids = [item.segment.id for item in items]

@@ -11,6 +11,7 @@ from typing import Self
 
 from psycopg import Connection
 
+from kb_tools import db
 from kb_tools.errors import KnowledgeBaseError
 from kb_tools.models import new_id
 from kb_tools.resources import Resources
@@ -31,7 +32,7 @@ class Lease:
 
     Usage:
         with Lease(kb) as lease:
-            for document in lease.claim(document_ids): ...
+            for document in lease.claim(dataset_id, document_ids): ...
     """
 
     def __init__(self, kb: Resources) -> None:
@@ -41,9 +42,10 @@ class Lease:
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._keep_renewing, name="kb-lease", daemon=True)
 
-    def claim(self, document_ids: Sequence[str]) -> list[WaitingDocument]:
+    def claim(self, dataset_id: str, document_ids: Sequence[str]) -> list[WaitingDocument]:
         """Return those documents that are unfinished and nobody else builds; they begin anew."""
         with self._kb.db.transaction() as conn:
+            db.lock(conn, f"dataset {dataset_id}")  # what is left of their segments goes
             dead = [holder for holder in builds.holders(conn, document_ids) if is_dead(holder)]
             claimed = builds.claim(conn, document_ids, self.builder, dead=dead)
             return documents.contents(conn, claimed)

@@ -4,6 +4,7 @@ Documents go through the steps in groups, so that ten thousand short ones do not
 thousand transactions; one that fails ends in error with its reason, and the others go on.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,6 +15,7 @@ from typing import TypeVar
 from psycopg import Connection
 
 from kb_tools.config import PreProcess, ProcessRule, RuleMode
+from kb_tools.errors import KnowledgeBaseError
 from kb_tools.ingest.clean import clean
 from kb_tools.ingest.cleaned import CleanedText, assemble
 from kb_tools.ingest.indexing import index_segments
@@ -29,6 +31,8 @@ from kb_tools.resources import Resources
 from kb_tools.storage import builds, datasets, documents, segments
 from kb_tools.storage.documents import ReadDocument, WaitingDocument
 from kb_tools.storage.segments import NewSegment
+
+logger = logging.getLogger(__name__)
 
 GROUP_DOCUMENTS = 200
 GROUP_BYTES = 32 * 1024 * 1024
@@ -46,10 +50,14 @@ class Tally:
     segment_total: int = 0
 
     def tell(self, current: str) -> None:
-        """Report the present state."""
-        self.report(
-            Built(self.documents, self.document_total, self.segments, self.segment_total, current)
+        """Report the present state; a listener that fails does not stop the build."""
+        built = Built(
+            self.documents, self.document_total, self.segments, self.segment_total, current
         )
+        try:
+            self.report(built)
+        except Exception as error:
+            logger.warning("progress was not shown: %s", type(error).__name__)
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
 def _build_group(
     step: Step, parser: ParserProcess, dataset_id: str, document_ids: Sequence[str]
 ) -> None:
-    group = step.lease.claim(document_ids)
+    group = step.lease.claim(dataset_id, document_ids)
     ids = _cut_all(step, _read_all(step, parser, group))
     _index_all(step, dataset_id, ids)
     with step.kb.db.transaction() as conn:
@@ -148,7 +156,7 @@ def _read_all(step: Step, parser: ParserProcess, group: Sequence[WaitingDocument
         step.tally.tell(document.name)
         try:
             texts.append(_read(document, step.rule, parser))
-        except ParseError as error:
+        except Exception as error:
             _fail(step, document, error)
 
     def keep(conn: Connection, some: Sequence[_Text]) -> None:
@@ -202,10 +210,13 @@ def _keep_texts(conn: Connection, texts: Sequence[_Text]) -> None:
     )
 
 
-def _fail(step: Step, document: WaitingDocument, error: ParseError) -> None:
+def _fail(step: Step, document: WaitingDocument, error: Exception) -> None:
+    """End a document in error, whatever the failure was; only ours are told in their words."""
+    ours = isinstance(error, KnowledgeBaseError)
+    reason = str(error) if ours else f"could not be built: {type(error).__name__}"
     with step.kb.db.transaction() as conn:
         if step.lease.held(conn, [document.id]):
-            documents.fail(conn, document.id, str(error))
+            documents.fail(conn, document.id, reason)
 
 
 # Split
@@ -217,7 +228,7 @@ def _cut_all(step: Step, texts: Sequence[_Text]) -> list[str]:
     for text in texts:
         try:
             cut.append(_Cut(text.document, _new_segments(text, split(text.cleaned, step.rule))))
-        except ParseError as error:
+        except Exception as error:
             _fail(step, text.document, error)
 
     def insert(conn: Connection, some: Sequence[_Cut]) -> None:

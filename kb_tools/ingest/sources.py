@@ -21,6 +21,8 @@ from kb_tools.models import Json, new_id
 from kb_tools.settings import Settings
 from kb_tools.storage.documents import NewDocument
 
+_NAMELESS = "an open file needs a name with an extension: set its .name, e.g. 'a.md'"
+
 Source: TypeAlias = str | PathLike[str] | IO[bytes] | IO[str] | LCDocument | BaseLoader
 
 
@@ -29,7 +31,8 @@ def read_sources(
 ) -> Iterator[NewDocument]:
     """Yield one document per source, in order; a loader may give many.
 
-    Raises InvalidInput, naming every path that is not a readable file, before the first yield.
+    Raises InvalidInput before the first yield, naming every path that is not a readable file and
+    every open file without a name; and when a loader fails.
     """
     many = _as_list(sources)
     _refuse_unreadable(many)
@@ -69,8 +72,10 @@ def _refuse_unreadable(sources: Sequence[Source]) -> None:
 
 
 def _fault(source: Source) -> str | None:
-    if isinstance(source, LCDocument | BaseLoader) or hasattr(source, "read"):
+    if isinstance(source, LCDocument | BaseLoader):
         return None
+    if hasattr(source, "read"):
+        return None if isinstance(getattr(source, "name", None), str) else _NAMELESS
     if not isinstance(source, str | PathLike):
         return (
             f"cannot read a source of type {type(source).__name__}; give paths, open files, "
@@ -90,13 +95,21 @@ def _read(source: Source, extra: dict[str, Json], settings: Settings) -> Iterato
     if isinstance(source, LCDocument):
         yield _from_langchain(source, extra)
     elif isinstance(source, BaseLoader):
-        yield from (_from_langchain(document, extra) for document in source.lazy_load())
+        yield from (_from_langchain(document, extra) for document in _loaded(source))
     elif isinstance(source, str | PathLike):
         path = Path(fspath(source))
         with path.open("rb") as stream:
             yield _from_bytes(path.name, _head(stream, settings), extra, settings)
     else:
         yield _from_stream(source, extra, settings)
+
+
+def _loaded(loader: BaseLoader) -> Iterator[LCDocument]:
+    try:
+        yield from loader.lazy_load()
+    except Exception as error:
+        kind = type(error).__name__
+        raise InvalidInput(f"the loader {type(loader).__name__} failed: {kind}") from error
 
 
 def _from_langchain(document: LCDocument, extra: dict[str, Json]) -> NewDocument:

@@ -4,6 +4,7 @@ A retriever only proposes segment ids with scores. Here each of them is re-read 
 what is deleted, disabled, unfinished or of another account is dropped, whatever an index says.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +20,7 @@ from pydantic import ConfigDict, Field, SkipValidation
 
 from kb_tools import registry, trace
 from kb_tools.config import RetrievalConfig
+from kb_tools.errors import BackendError, InvalidInput
 from kb_tools.models import Json
 from kb_tools.resources import Resources, in_caller
 from kb_tools.storage import segments
@@ -36,10 +38,12 @@ class Hit:
 
 
 def pool_size(k: int) -> int:
-    """Return how many candidates to fetch for `k`: 100 up to 100, else 500.
+    """Return how many candidates to fetch for `k`: 100 up to 100, else 500; else InvalidInput.
 
     Within a band the result for a smaller k is the head of that for a larger one.
     """
+    if not 1 <= k <= POOL_BANDS[-1]:
+        raise InvalidInput(f"k is 1 to {POOL_BANDS[-1]}; got {k}")
     return next(band for band in POOL_BANDS if k <= band)
 
 
@@ -122,10 +126,13 @@ class PluggedRetriever(GuardedRetriever):
             (document.id or str(document.metadata.get("segment_id")), document)
             for document in found
         ]
-        return [
-            Hit(segment_id, float(document.metadata.get("score", 0.0)))
-            for segment_id, document in hits[:pool]
-        ]
+        return [Hit(segment_id, self._score(document)) for segment_id, document in hits[:pool]]
+
+    def _score(self, document: LCDocument) -> float:
+        score = float(document.metadata.get("score", 0.0))
+        if not math.isfinite(score):
+            raise BackendError(f"retriever {self.config.retriever!r} gave the score {score}")
+        return score
 
     def kind_of_score(self) -> str:
         """Return the name of the retriever in the config: only it knows what its scores mean."""
@@ -137,7 +144,7 @@ def create_retriever(
 ) -> GuardedRetriever:
     """Return the retriever that `config` names, over datasets that `kb` owns.
 
-    Raises UnknownName if nobody registered that name.
+    Raises UnknownName if nobody registered that name, InvalidInput for a threshold with a plug-in.
     """
     create = cast(
         Callable[[Resources, Sequence[str], RetrievalConfig], BaseRetriever],
@@ -146,6 +153,11 @@ def create_retriever(
     retriever = create(kb, dataset_ids, config)
     if isinstance(retriever, GuardedRetriever):
         return retriever
+    if config.score_threshold is not None:
+        raise InvalidInput(
+            f"score_threshold={config.score_threshold} has no known scale with "
+            f"retriever={config.retriever!r}, which is a plug-in; leave it out"
+        )
     return PluggedRetriever(
         kb=kb, dataset_ids=list(dataset_ids), config=config, k=config.k, inner=retriever
     )

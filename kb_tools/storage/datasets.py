@@ -109,6 +109,17 @@ def record_dimension(conn: Connection, dataset_id: str, dimension: int) -> None:
     )
 
 
+def set_model(conn: Connection, dataset_id: str, model: str, dimension: int) -> None:
+    """Let a dataset be searched with another model, whose vectors are all there."""
+    conn.execute(
+        """
+        UPDATE dataset SET embedding_model = %s, embedding_dimension = %s,
+            index_revision = index_revision + 1, updated_at = clock_timestamp() WHERE id = %s
+        """,
+        (model, dimension, dataset_id),
+    )
+
+
 def touch(conn: Connection, dataset_id: str) -> None:
     """Note that what can be found in a dataset has changed."""
     conn.execute(

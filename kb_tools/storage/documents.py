@@ -242,6 +242,11 @@ def states(
     )
 
 
+def delete_batch(conn: Connection, batch: str) -> None:
+    """Remove the documents of a batch that was not read to its end."""
+    conn.execute("DELETE FROM document WHERE batch = %s", (batch,))
+
+
 def delete(conn: Connection, document_id: str) -> None:
     """Remove a document; its segments, bytes and text go with it."""
     conn.execute("DELETE FROM document WHERE id = %s", (document_id,))

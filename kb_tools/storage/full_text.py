@@ -192,7 +192,7 @@ def _require_tokenizer(conn: Connection, dataset_ids: Sequence[str]) -> None:
     if other:
         raise InvalidState(
             f"the full-text index of dataset {other[0]!r} was built by {other[1]}, "
-            f"this version uses {TOKENIZER}; run `kb doctor --repair`"
+            f"this version uses {TOKENIZER}; run: kb dataset reindex NAME"
         )
 
 

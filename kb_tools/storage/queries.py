@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from psycopg import Connection
 
-from kb_tools import db
-
 
 @dataclass(frozen=True)
 class LoggedQuery:
@@ -66,11 +64,20 @@ def log(
 
 
 def roll_up(conn: Connection, retention_days: int) -> None:
-    """Make many hit rows of a segment one, and forget queries older than `retention_days`."""
-    db.lock(conn, "kb_tools roll-up of hits")
+    """Make many hit rows of a segment one, and forget queries older than `retention_days`.
+
+    Only segments with several rows are touched, and those of segments that are gone.
+    """
+    lock_hits(conn)
     conn.execute(
         """
-        WITH gone AS (DELETE FROM segment_hit RETURNING segment_id, document_id, dataset_id, hits)
+        WITH many AS (
+            SELECT h.segment_id FROM segment_hit h LEFT JOIN segment s ON s.id = h.segment_id
+            GROUP BY h.segment_id HAVING count(*) > 1 OR count(s.id) = 0
+        ), gone AS (
+            DELETE FROM segment_hit h USING many m WHERE h.segment_id = m.segment_id
+            RETURNING h.segment_id, h.document_id, h.dataset_id, h.hits
+        )
         INSERT INTO segment_hit (segment_id, document_id, dataset_id, hits)
         SELECT g.segment_id, g.document_id, g.dataset_id, sum(g.hits)
         FROM gone g JOIN segment s ON s.id = g.segment_id
@@ -81,6 +88,17 @@ def roll_up(conn: Connection, retention_days: int) -> None:
         "DELETE FROM dataset_query WHERE created_at < now() - make_interval(days => %s)",
         (retention_days,),
     )
+
+
+def lock_hits(conn: Connection) -> None:
+    """Wait for whoever else rolls up or removes hits; searches only add and do not wait."""
+    conn.execute("LOCK TABLE segment_hit IN SHARE UPDATE EXCLUSIVE MODE")
+
+
+def forget_hits(conn: Connection, dataset_id: str) -> None:
+    """Remove the hits of a dataset."""
+    lock_hits(conn)
+    conn.execute("DELETE FROM segment_hit WHERE dataset_id = %s", (dataset_id,))
 
 
 def secret(conn: Connection, name: str) -> str:

@@ -165,6 +165,15 @@ def existing(conn: Connection, segment_ids: Sequence[str]) -> list[str]:
     return [segment_id for (segment_id,) in rows]
 
 
+def completed_ids(conn: Connection, dataset_id: str) -> list[str]:
+    """Return the ids of a dataset's completed segments, enabled or not."""
+    rows = conn.execute(
+        "SELECT id FROM segment WHERE dataset_id = %s AND status = 'completed' ORDER BY id",
+        (dataset_id,),
+    )
+    return [segment_id for (segment_id,) in rows]
+
+
 def fail(conn: Connection, segment_ids: Sequence[str], error: str) -> None:
     """Mark segments as error and not enabled."""
     conn.execute(
@@ -191,12 +200,6 @@ def of_equal_text(
         (list(hashes), account, model, dimension),
     )
     return dict(rows.fetchall())
-
-
-def ids_of_documents(conn: Connection, document_ids: Sequence[str]) -> list[str]:
-    """Return the ids of all segments of the documents."""
-    rows = conn.execute("SELECT id FROM segment WHERE document_id = ANY(%s)", (list(document_ids),))
-    return [segment_id for (segment_id,) in rows]
 
 
 def page(

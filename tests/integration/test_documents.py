@@ -16,6 +16,7 @@ from kb_tools import (
     ProcessRule,
     RetrievalConfig,
 )
+from kb_tools.ingest import pipeline
 from kb_tools.models import Dataset, DocumentStatus, SegmentStatus
 from kb_tools.testing import FakeEmbeddings
 
@@ -74,9 +75,10 @@ def test_a_failing_document_names_its_reason_and_others_go_on(
     }.items():
         (tmp_path / name).write_text(content, "utf-8")
     batch = kb.add_documents(dataset.id, sorted(tmp_path.iterdir()))
-    assert set(batch.failed) == {"b.xyz", "c.txt", "d.pdf"}
-    assert "unsupported format" in batch.failed["b.xyz"]
-    assert "no text" in batch.failed["c.txt"]
+    reasons = {state.name: state.error or "" for state in batch.failed}
+    assert set(reasons) == {"b.xyz", "c.txt", "d.pdf"}
+    assert "unsupported format" in reasons["b.xyz"]
+    assert "no text" in reasons["c.txt"]
     with pytest.raises(BuildFailed, match=r"b\.xyz"):
         batch.raise_for_errors()
     stopped = [state for state in batch.states if state.status is DocumentStatus.ERROR]
@@ -94,6 +96,69 @@ def test_unreadable_paths_are_refused_before_any_row_exists(
     with pytest.raises(InvalidInput, match="type int"):
         kb.add_documents(dataset.id, [1])  # type: ignore[list-item]
     assert kb.list_documents(dataset.id) == []
+
+
+def test_a_source_that_fails_half_way_leaves_no_rows(kb: KnowledgeBase, dataset: Dataset) -> None:
+    class Broken(BaseLoader):
+        def lazy_load(self):  # type: ignore[no-untyped-def]
+            yield from (LCDocument(f"text {number}") for number in range(600))
+            raise ConnectionError("password='MySecret'")
+
+    with pytest.raises(InvalidInput, match="Broken failed: ConnectionError"):
+        kb.add_documents(dataset.id, Broken())
+    assert kb.dataset_statistics(dataset.id).document_count == 0
+
+
+@pytest.mark.parametrize("step", ["_read", "_new_segments", "_keep_texts", "_insert"])
+def test_any_failure_ends_its_document_and_nothing_else(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    done = getattr(pipeline, step)
+
+    def fail_on_bad(*arguments: object) -> object:
+        if "BAD" in repr(arguments):
+            raise RuntimeError("secret")
+        return done(*arguments)
+
+    monkeypatch.setattr(pipeline, step, fail_on_bad)
+    sources = [LCDocument(t, metadata={"filename": t}) for t in ("苹果", "BAD", "香蕉")]
+    batch = kb.add_documents(dataset.id, sources)
+    assert [state.name for state in batch.failed] == ["BAD"]
+    assert "RuntimeError" in (batch.failed[0].error or "")
+    assert "secret" not in (batch.failed[0].error or "")
+    assert kb.dataset_statistics(dataset.id).completed_document_count == 2
+
+
+def test_a_listener_that_fails_does_not_stop_the_build(kb: KnowledgeBase, dataset: Dataset) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError
+
+    assert kb.add_documents(dataset.id, LCDocument("苹果"), progress=broken).failed == []
+
+
+def test_documents_of_one_name_all_count_as_failed(
+    kb: KnowledgeBase, dataset: Dataset, tmp_path: Path
+) -> None:
+    paths = [tmp_path / folder / "readme.xyz" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("?")
+    assert len(kb.add_documents(dataset.id, paths).failed) == 2
+
+
+def test_a_batch_that_fails_once_is_embedded_again(
+    kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = embeddings.embed_documents
+    failures = iter([ConnectionError()])
+
+    def once(texts: list[str]) -> list[list[float]]:
+        for failure in failures:
+            raise failure
+        return answers(texts)
+
+    monkeypatch.setattr(embeddings, "embed_documents", once)
+    kb.add_documents(dataset.id, LCDocument("苹果很甜")).raise_for_errors()
 
 
 def test_open_files_and_loaders_are_sources_too(kb: KnowledgeBase, dataset: Dataset) -> None:
@@ -187,7 +252,7 @@ def test_another_model_is_refused_by_name_before_anything_is_written(
     kb.add_documents(dataset.id, LCDocument("苹果很甜"))
     embeddings.dimension = 32
     batch = kb.add_documents(dataset.id, LCDocument("梨也很甜"))
-    reason = next(iter(batch.failed.values()))
+    reason = batch.failed[0].error or ""
     assert all(part in reason for part in ("64", "32", "fake", "'a'", "kb dataset reembed"))
     embeddings.dimension = 64
     assert (
@@ -255,4 +320,4 @@ def test_a_file_over_the_limit_is_in_error_and_named(
     with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=small) as limited:
         stream = io.BytesIO(b"x" * 11)
         stream.name = "big.txt"
-        assert "too large" in limited.add_documents(dataset.id, stream).failed["big.txt"]
+        assert "too large" in (limited.add_documents(dataset.id, stream).failed[0].error or "")

@@ -19,6 +19,7 @@ from kb_tools import (
     registry,
 )
 from kb_tools.models import Dataset, Reason
+from kb_tools.storage import queries
 from kb_tools.testing import FakeEmbeddings
 from kb_tools.text.tokens import count_tokens
 
@@ -232,6 +233,57 @@ def test_groups_are_merged_rank_by_rank_and_final_k_is_the_largest(kb: Knowledge
     assert [d.metadata["score_kind"] for d in by_group] == ["bm25"] * 6
 
 
+def test_a_dataset_whose_config_clashes_with_the_call_is_left_out(kb: KnowledgeBase) -> None:
+    words = filled(kb, "a", texts(10), retriever="full_text")
+    dense = filled(kb, "b", texts(10), retriever="semantic")
+    threshold = RetrievalConfig(score_threshold=0.01)
+    result = kb.search_in_datasets("苹果", [words.id, dense.id], threshold)
+    assert {d.metadata["dataset_id"] for d in result} == {dense.id}
+    assert [(miss.error, words.id in miss.part) for miss in result.degraded] == [
+        ("InvalidInput", True)
+    ]
+
+
+def test_what_a_share_of_the_router_leaves_out_is_counted(kb: KnowledgeBase) -> None:
+    ids = [filled(kb, name, [f"苹果 {name} " * 60] * 3).id for name in ("a", "b")]
+    config = {"retriever": "full_text", "merge": "router", "token_budget": 300}
+    for k in (1, 2):
+        kb.update_dataset(ids[k - 1], config=RetrievalConfig(k=k, fusion=["score", "rrf"][k - 1]))
+    result = kb.search_in_datasets("苹果", ids, RetrievalConfig(**config))
+    assert result.cut > 0
+    assert result.reason in (None, Reason.OVER_BUDGET)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf")])
+def test_a_plugged_retriever_must_score_in_numbers(kb: KnowledgeBase, score: float) -> None:
+    dataset = filled(kb, "a", ["苹果"])
+
+    class Plugged(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):  # type: ignore[no-untyped-def]
+            return [LCDocument("x", id="x", metadata={"score": score})]
+
+    registry.register("retrievers", "plugged", lambda *_: Plugged())
+    with pytest.raises(BackendError, match="plugged"):
+        kb.search_in_datasets("x", [dataset.id], RetrievalConfig(retriever="plugged"))
+    limited = RetrievalConfig(retriever="plugged", score_threshold=0.5)
+    with pytest.raises(InvalidInput, match="plug-in"):
+        kb.search_in_datasets("x", [dataset.id], limited)
+
+
+def test_what_is_no_id_or_no_text_is_refused_by_type(kb: KnowledgeBase, fruit: Dataset) -> None:
+    for call in (
+        lambda: kb.search_in_datasets("x", [fruit]),  # type: ignore[list-item]
+        lambda: kb.get_dataset(fruit),  # type: ignore[arg-type]
+        lambda: kb.get_document(None),  # type: ignore[arg-type]
+        lambda: kb.search_in_datasets(None, [fruit.id]),  # type: ignore[arg-type]
+        lambda: kb.for_account("a\0b"),
+        lambda: kb.list_datasets(limit=-1),
+        lambda: kb.list_documents(fruit.id, offset=-1),
+    ):
+        with pytest.raises(InvalidInput, match=r"is a|at least|non-empty"):
+            call()
+
+
 def test_one_failing_dataset_is_named_and_the_rest_answers(kb: KnowledgeBase) -> None:
     good = filled(kb, "a", texts(10))
     bad = filled(kb, "b", texts(10), retriever="broken")
@@ -345,15 +397,15 @@ def test_searches_are_logged_with_their_hits_and_zero_hits_too(kb: KnowledgeBase
     ]
 
 
-def test_hit_counts_add_up_over_roll_ups(kb: KnowledgeBase, server_folder: object) -> None:
+def test_hit_counts_add_up_over_roll_ups(kb: KnowledgeBase) -> None:
     dataset = filled(kb, "a", ["苹果很甜"])
     document = kb.list_documents(dataset.id)[0]
     for _ in range(3):
         kb.search_in_datasets("苹果", [dataset.id])
-    with KnowledgeBase.open(  # opening rolls up
-        server_folder, embeddings=FakeEmbeddings(), settings=kb.settings
-    ) as again:
-        again.search_in_datasets("苹果", [dataset.id])
+    for _ in range(2):
+        with kb.db.transaction() as conn:
+            queries.roll_up(conn, 90)
+    kb.search_in_datasets("苹果", [dataset.id])
     assert kb.list_segments(document.id)[0].hit_count == 4
     assert kb.get_document(document.id).hit_count == 4
 

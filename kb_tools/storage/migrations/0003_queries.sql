@@ -19,12 +19,12 @@ CREATE TABLE dataset_query (
 CREATE INDEX dataset_query_newest ON dataset_query (dataset_id, created_at DESC);
 CREATE INDEX dataset_query_created ON dataset_query (created_at);
 
--- Rolled up now and then: many rows of one segment become one. No foreign key to segment, whose
--- row lock would make searches wait for edits; rows of deleted segments go with the roll-up.
+-- Rolled up now and then: many rows of one segment become one. No foreign keys, whose row locks
+-- would make searches wait for edits; rows of deleted segments go with the roll-up.
 CREATE TABLE segment_hit (
     segment_id text COLLATE "C" NOT NULL,
     document_id text COLLATE "C" NOT NULL,
-    dataset_id text COLLATE "C" NOT NULL REFERENCES dataset ON DELETE CASCADE,
+    dataset_id text COLLATE "C" NOT NULL,
     hits int NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now()
 );
