@@ -38,6 +38,11 @@ _PLACE = re.compile(r"[^:/]*(:\d*)?(,[^:/]*(:\d*)?)*(/[^:]*)?|\[[0-9A-Fa-f:.]*\]
 _PORTS = re.compile(r"[0-9,]*")
 _FAILED = (psycopg.OperationalError, psycopg.InterfaceError)
 _ATTEMPTS = 3
+_PLAIN: dict[str, Any] = {
+    "autocommit": True,
+    "row_factory": tuple_row,
+    "cursor_factory": psycopg.Cursor,
+}
 _Prepare = Callable[[Connection[TupleRow]], None]
 
 
@@ -103,6 +108,22 @@ class Database:
             _connect(url, self._settings) as conn,
             conn.transaction(),
         ):
+            yield conn
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[Connection[TupleRow]]:
+        """A new connection outside of transactions, closed at the end; no search path.
+
+        For what PostgreSQL refuses inside a transaction or what lasts minutes. It goes past
+        PgBouncer if `direct_url` is set, and takes no place in the pool.
+        """
+        if self._process != os.getpid():
+            raise InvalidState("this database was opened before a fork; open it in this process")
+        url = self._settings.direct_url and self._settings.direct_url.get_secret_value()
+        place = _place(url) if url else self._pool.place
+        with _backend_errors(place), contextlib.ExitStack() as stack:
+            conn = _connect(url, self._settings) if url else self._pool.connect()
+            stack.callback(conn.close)
             yield conn
 
     def close(self) -> None:
@@ -175,6 +196,14 @@ def lock(conn: Connection[Any], *names: str) -> None:
     conn.execute("SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key", (keys,))
 
 
+def try_lock(conn: Connection[Any], name: str) -> bool:
+    """Take the lock of this name until the transaction ends, or return False if another has it."""
+    # A literal: a statement with parameters keeps its snapshot until the next one.
+    query = sql.SQL("SELECT pg_try_advisory_xact_lock({})").format(sql.Literal(_lock_key(name)))
+    row = conn.execute(query).fetchone()
+    return row is not None and bool(row[0])
+
+
 def masked(url: str) -> str:
     """Return the URL without user, password and parameters, for messages and logs."""
     scheme, separator, rest = url.partition("://")
@@ -197,6 +226,8 @@ class _Pool(Protocol):
     place: str
 
     def connection(self) -> contextlib.AbstractContextManager[Connection[TupleRow]]: ...
+
+    def connect(self) -> Connection[TupleRow]: ...
 
     def recover(self) -> None: ...
 
@@ -222,6 +253,14 @@ class _CallersPool:
             yield conn
         finally:
             self._pool.putconn(conn)
+
+    def connect(self) -> Connection[TupleRow]:
+        """Connect as the pool does, beside it."""
+        conninfo, options = self._pool.conninfo, self._pool.kwargs or {}
+        # Newer pools also take functions that give them.
+        where = conninfo() if callable(conninfo) else conninfo
+        how = options() if callable(options) else options
+        return psycopg.connect(where, **{**how, **_PLAIN})
 
     def recover(self) -> None:
         """Drop the connections that broke."""
@@ -273,6 +312,9 @@ class _OwnPool:
         finally:
             pool.putconn(conn)
             self._count(-1)
+
+    def connect(self) -> Connection[TupleRow]:
+        return _connect(self._conninfo, self._settings)
 
     def _take(self) -> tuple[ConnectionPool[Connection[TupleRow]], Connection[TupleRow]]:
         deadline = time.monotonic() + self._settings.pool_timeout_seconds

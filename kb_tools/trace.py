@@ -37,6 +37,7 @@ class Trace:
 
 
 _current: ContextVar[Trace | None] = ContextVar("kb_tools_trace", default=None)
+_running: ContextVar["Measured | None"] = ContextVar("kb_tools_stage", default=None)
 
 
 @contextmanager
@@ -73,8 +74,20 @@ def stage(name: str) -> Iterator[Measured]:
             measured.count = len(hits)
     """
     measured, started = Measured(), time.perf_counter()
+    token = _running.set(measured)
     try:
         yield measured
     finally:
+        _running.reset(token)
         milliseconds = 1000 * (time.perf_counter() - started)
         current().add(Stage(name, measured.count, milliseconds, measured.facts))
+
+
+def note(**facts: Json) -> None:
+    """Add facts to the stage that runs now; without one, nobody reads them.
+
+    For layers below that know how a thing was done, as the vector store does.
+    """
+    measured = _running.get()
+    if measured is not None:
+        measured.facts |= facts

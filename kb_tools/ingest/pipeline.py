@@ -31,6 +31,7 @@ from kb_tools.resources import Resources
 from kb_tools.storage import builds, datasets, documents, segments
 from kb_tools.storage.documents import ReadDocument, WaitingDocument
 from kb_tools.storage.segments import NewSegment
+from kb_tools.vectorstores import Space
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ def build(kb: Resources, lease: Lease, work: Sequence[Work], progress: Progress)
         for part in work:
             for ids in _groups(part.sizes):
                 _build_group(Step(kb, lease, part.rule, tally), parser, part.dataset_id, ids)
+    _index_if_large(kb, [part.dataset_id for part in work])
 
 
 def unfinished_work(kb: Resources, dataset_id: str | None = None) -> list[Work]:
@@ -298,3 +300,13 @@ def _index_all(step: Step, dataset_id: str, document_ids: Sequence[str]) -> None
         after = (last.document_id, position)
         step.tally.segments += len(found)
         step.tally.tell("")
+
+
+def _index_if_large(kb: Resources, dataset_ids: Sequence[str]) -> None:
+    """Let the stores index many vectors, in the background: nobody waits for it here."""
+    with kb.db.transaction() as conn:
+        found = datasets.read(conn, kb.account, dataset_ids)
+    named = {(dataset.embedding_model, dataset.embedding_dimension) for dataset in found}
+    for model, dimension in named:
+        if dimension is not None:
+            kb.vector_stores.index_if_large(Space(model, dimension))

@@ -4,10 +4,11 @@ A store holds vectors, ids and two flags. It never decides what a user may see: 
 re-read from its row afterwards. To add a store, add a file with `create(space, settings, db)`.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,10 @@ from psycopg import Connection
 
 from kb_tools import registry
 from kb_tools.db import Database
+from kb_tools.errors import KnowledgeBaseError
 from kb_tools.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
@@ -86,6 +90,14 @@ class VectorStore(Protocol):
         """Release what the store holds open."""
 
 
+@runtime_checkable
+class IndexesItself(Protocol):
+    """A store that wants to know when many vectors were written."""
+
+    def index_if_large(self) -> bool:
+        """Prepare for many vectors in the background; return at once, whether work goes on."""
+
+
 class VectorStores:
     """The stores of one knowledge base, one per embedding space, opened when first used."""
 
@@ -103,6 +115,19 @@ class VectorStores:
                 store = self._create(space, self._settings, self._db)
                 self._open[space] = cast(VectorStore, store)
             return self._open[space]
+
+    def index_if_large(self, space: Space) -> None:
+        """Tell the store of `space` that a build has ended; it does not wait for what follows.
+
+        A failure is logged: what was built is complete without.
+        """
+        store = self.of(space)
+        if not isinstance(store, IndexesItself):
+            return
+        try:
+            store.index_if_large()
+        except KnowledgeBaseError as error:
+            logger.warning("the vectors were not indexed: %s", error)
 
     def close(self) -> None:
         """Close every store that was opened."""

@@ -1,33 +1,36 @@
-"""Vectors beside their rows in PostgreSQL: one table per embedding space, exact search.
+"""Vectors beside their rows in PostgreSQL: one table per embedding space.
 
 Vectors are written in the transaction of their segments and go with them. What is enabled is read
-from the rows of segment and document at each search, so no flag is ever copied.
+from the rows of segment and document at each search, so no flag is ever copied. A search compares
+every vector of its datasets, or walks an HNSW index where that is cheaper; the trace says which.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 import pgvector
 from pgvector import HalfVector
 from psycopg import Connection, sql
-from psycopg.abc import Buffer
-from psycopg.adapt import Dumper
-from psycopg.pq import Format
 
-from kb_tools import db
+from kb_tools import trace
 from kb_tools.db import Database
-from kb_tools.errors import InvalidInput, InvalidState
+from kb_tools.errors import InvalidInput
 from kb_tools.settings import Settings
-from kb_tools.vectorstores import Point, Space, Vector, VectorStore
+from kb_tools.vectorstores import (
+    Point,
+    Space,
+    Vector,
+    VectorStore,
+    _pgvector_index,
+    _pgvector_table,
+)
+from kb_tools.vectorstores._pgvector_index import IndexBuilder, Scan
+from kb_tools.vectorstores._pgvector_table import Table
 
-FULL_PRECISION_DIMENSIONS = 2000  # above, half precision: what pgvector can index later
 MAX_DIMENSIONS = 16_000
 PAGE_IDS = 5000
 SPARE_NEAREST = 100
-# A row must fit into a page of 8 kB to be kept in one piece.
-MAX_INLINE_BYTES = 7500
 
 
 def create(space: Space, settings: Settings, database: Database) -> VectorStore:
@@ -40,30 +43,14 @@ def create(space: Space, settings: Settings, database: Database) -> VectorStore:
     return PgVectorStore(space, settings, database)
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A space's table and the type of its vectors: vector or halfvec."""
-
-    name: sql.Identifier
-    type: sql.Identifier
-
-    @property
-    def half(self) -> bool:
-        return self.type == sql.Identifier("halfvec")
-
-    def sql(self, statement: sql.SQL) -> sql.Composed:
-        """Return the statement with our table, type and their function that sends bytes."""
-        send = sql.Identifier("halfvec_send" if self.half else "vector_send")
-        return statement.format(table=self.name, type=self.type, send=send)
-
-
 class PgVectorStore:
     """The vectors of one embedding space in one table; see VectorStore for its promises."""
 
     def __init__(self, space: Space, settings: Settings, database: Database) -> None:
         """Touch nothing yet."""
         self._space, self._schema, self._db = space, settings.db_schema, database
-        self._known: _Table | None = None
+        self._known: Table | None = None
+        self._builder = IndexBuilder(database, settings)
 
     def upsert(self, points: Sequence[Point], *, conn: Connection | None = None) -> None:
         """Write the points, replacing those of the same segment."""
@@ -71,31 +58,67 @@ class PgVectorStore:
             self._check(point.vector, point.segment_id)
         if not points:
             return
-        # In the order of their ids, so that two writers never wait for each other.
-        rows = [
-            (point.segment_id, point.dataset_id, point.document_id, _Floats(point.vector))
-            for point in sorted(points, key=lambda point: point.segment_id)
-        ]
-        with self._transaction(conn) as ours, ours.cursor() as cursor:
-            table = self._table(ours, own=conn is None) or self._make_table(ours)
-            cursor.adapters.register_dumper(_Floats, _FloatsDumper)
-            cursor.executemany(table.sql(_UPSERT), rows)
+        with self._transaction(conn) as ours:
+            table = self._table(ours, own=conn is None)
+            if table is None:
+                table = _pgvector_table.find_or_make(ours, self._space, self._schema)
+            _pgvector_table.write(ours, table, points)
 
     def search(self, vector: Vector, dataset_ids: Sequence[str], k: int) -> list[tuple[str, float]]:
-        """Return (segment id, cosine) of visible segments, best first, exactly min(k, matches)."""
+        """Return (segment id, cosine) of visible segments, best first, exactly min(k, matches).
+
+        Exact, or with a recall above .99 of the best 10 where the index is used.
+        """
         self._check(vector, "the question")
+        nearest = 2 * k + SPARE_NEAREST
+        asked = {
+            "vector": _text(vector),
+            "unit": _text(vector / (np.linalg.norm(vector.astype(np.float64)) or 1.0)),
+            "datasets": list(dataset_ids),
+            "k": k,
+            "nearest": nearest,
+        }
         with self._db.transaction() as conn:
             table = self._table(conn)
             if table is None:
                 return []
-            # The place where an index for large datasets will come; this is exact.
-            asked = {"vector": _text(vector), "datasets": list(dataset_ids), "k": k}
-            asked["nearest"] = 2 * k + SPARE_NEAREST
-            cursor = conn.cursor(binary=True)
-            rows = cursor.execute(table.sql(_SEARCH_NEAREST), asked).fetchall()
-            if len(rows) < k:  # too many of the nearest are hidden, or there are no more
-                rows = cursor.execute(table.sql(_SEARCH_ALL), asked).fetchall()
-        return [(segment_id, _cosine(distance)) for segment_id, distance in rows]
+            # A vector of zeros is in no index and has no neighbours.
+            walk = vector.any()
+            scan = _pgvector_index.choose(conn, table, dataset_ids, nearest) if walk else None
+            if scan is None:
+                trace.note(method="exact")
+                return _cosines(_exactly(conn, table, asked, k))
+            rows = _by_index(conn, table, asked, scan)
+        if _is_complete(rows, k):
+            trace.note(method="hnsw")
+            return _cosines(rows)
+        with self._db.transaction() as conn:
+            trace.note(method="hnsw", redone_exactly=True)
+            return _cosines(_exactly(conn, table, asked, k))
+
+    def build_index(self) -> bool:
+        """Build the HNSW index now and wait for it; return whether the vectors have one.
+
+        Minutes for 100,000s of vectors, while searches and writers go on; not to be called inside
+        a transaction, which the build would wait for. False if there are no vectors, if they have
+        more than 4,000 dimensions or if pgvector is older than 0.8: then every search is exact.
+        """
+        with self._db.transaction() as conn:
+            table = self._table(conn)
+        if table is None or not table.indexable:
+            return False
+        self._builder.build(table)
+        return True
+
+    def index_if_large(self) -> bool:
+        """Build the index in the background from `hnsw_from_vectors` vectors on.
+
+        Returns at once, whether a build runs; a server that fails is logged. `close` waits for it,
+        five minutes at most, and says so in the log.
+        """
+        with self._db.transaction() as conn:
+            table = self._table(conn)
+            return table is not None and self._builder.start_if_large(conn, table)
 
     def cosines(self, vector: Vector, segment_ids: Sequence[str]) -> dict[str, float]:
         """Return the cosine of each known segment; unknown ids are left out."""
@@ -164,7 +187,8 @@ class PgVectorStore:
             last = page[-1]
 
     def close(self) -> None:
-        """Hold nothing open, so release nothing."""
+        """Wait for an index that is being built, at most five minutes."""
+        self._builder.close()
 
     def _transaction(self, conn: Connection | None) -> AbstractContextManager[Connection]:
         return self._db.transaction() if conn is None else nullcontext(conn)
@@ -178,48 +202,44 @@ class PgVectorStore:
         if not np.isfinite(vector).all():
             raise InvalidInput(f"the vector of {whose!r} is not finite")
 
-    def _table(self, conn: Connection, *, own: bool = True) -> _Table | None:
+    def _table(self, conn: Connection, *, own: bool = True) -> Table | None:
         """Return the space's table, or None before its first vector.
 
         Remembered only from a transaction of our own: one that we were given may have made the
         table, and fail.
         """
-        found = self._known or self._find(conn)
+        found = self._known or _pgvector_table.find(conn, self._space)
         if own:
             self._known = found
         return found
 
-    def _find(self, conn: Connection) -> _Table | None:
-        row = conn.execute(_FIND, (self._space.model, self._space.dimension)).fetchone()
-        return _Table(sql.Identifier(row[0]), sql.Identifier(row[1])) if row else None
 
-    def _make_table(self, conn: Connection) -> _Table:
-        """Make the table, or wait for the one who makes it now."""
-        db.lock(conn, f"kb_tools vectors {self._schema}")
-        return self._find(conn) or self._make(conn)
-
-    def _make(self, conn: Connection) -> _Table:
-        row = conn.execute(_SPACE, (self._space.model, self._space.dimension)).fetchone()
-        assert row is not None  # it inserts or updates, so it returns
-        half = self._space.dimension > FULL_PRECISION_DIMENSIONS and _has_halfvec(conn)
-        kind = sql.Identifier("halfvec" if half else "vector")
-        table = _Table(sql.Identifier(f"vector_{row[0]}"), kind)
-        size = self._space.dimension * (2 if half else 4)
-        inline = sql.SQL("plain" if size <= MAX_INLINE_BYTES else "external")
-        dimension = sql.Literal(self._space.dimension)
-        conn.execute(
-            _TABLE.format(table=table.name, type=kind, dimension=dimension, storage=inline)
-        )
-        conn.execute(_BY_DATASET.format(table=table.name))
-        conn.execute(_BY_DOCUMENT.format(table=table.name))
-        return table
+def _exactly(
+    conn: Connection, table: Table, asked: Mapping[str, object], k: int
+) -> list[tuple[str, float]]:
+    """Compare every vector of the datasets; return (segment id, distance), nearest first."""
+    cursor = conn.cursor(binary=True)
+    rows = cursor.execute(table.sql(_SEARCH_NEAREST), asked).fetchall()
+    if len(rows) < k:  # too many of the nearest are hidden, or there are no more
+        rows = cursor.execute(table.sql(_SEARCH_ALL), asked).fetchall()
+    return rows
 
 
-def _has_halfvec(conn: Connection) -> bool:
-    row = conn.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
-    if row is None:
-        raise InvalidState("the extension pgvector is missing in this database; run `kb migrate`")
-    return [int(part) for part in row[0].split(".")[:2]] >= [0, 7]
+def _by_index(
+    conn: Connection, table: Table, asked: Mapping[str, object], scan: Scan
+) -> list[tuple[str, float]]:
+    """Walk the index; return (segment id, distance), nearest first, too few if it gave up."""
+    _pgvector_index.prepare(conn, scan)
+    return conn.cursor(binary=True).execute(table.sql(_SEARCH_INDEX), asked).fetchall()
+
+
+def _is_complete(rows: Sequence[tuple[str, float]], k: int) -> bool:
+    """Return whether these are k, and nearer than vectors of zeros, which are in no index."""
+    return len(rows) == k and all(distance < 1 for _, distance in rows)
+
+
+def _cosines(rows: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    return [(segment_id, _cosine(distance)) for segment_id, distance in rows]
 
 
 def _cosine(distance: float | None) -> float:
@@ -236,64 +256,6 @@ def _received(sent: bytes, half: bool) -> Vector:
     read = HalfVector.from_binary(sent) if half else pgvector.Vector.from_binary(sent)
     return read.to_numpy().astype(np.float32)
 
-
-class _Floats:
-    """A vector on its way to PostgreSQL."""
-
-    def __init__(self, vector: Vector) -> None:
-        self.vector = vector
-
-
-class _FloatsDumper(Dumper):
-    """Sends a vector as binary real[], whose type number is the same in every database."""
-
-    format = Format.BINARY
-    oid = 1021
-
-    def dump(self, obj: _Floats) -> Buffer:
-        items = np.empty(len(obj.vector), dtype=[("size", ">i4"), ("number", ">f4")])
-        items["size"], items["number"] = 4, obj.vector
-        # One axis, no null, element type real; its length, its lower bound.
-        header = np.array([1, 0, 700, len(obj.vector), 1], dtype=">i4")
-        return header.tobytes() + items.tobytes()
-
-
-_FIND = """
-    SELECT c.relname, t.typname FROM embedding_space e
-    JOIN pg_class c ON c.oid = to_regclass(format('vector_%%s', e.id))
-    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'embedding'
-    JOIN pg_type t ON t.oid = a.atttypid
-    WHERE e.model = %s AND e.dimension = %s
-"""
-
-_SPACE = """
-    INSERT INTO embedding_space (model, dimension) VALUES (%s, %s)
-    ON CONFLICT (model, dimension) DO UPDATE SET model = excluded.model RETURNING id
-"""
-
-_TABLE = sql.SQL(
-    """
-    CREATE TABLE {table} (
-        segment_id text COLLATE "C" PRIMARY KEY,
-        dataset_id text COLLATE "C" NOT NULL,
-        document_id text COLLATE "C" NOT NULL,
-        embedding {type}({dimension}) STORAGE {storage} NOT NULL
-    )
-    """
-)
-
-_BY_DATASET = sql.SQL("CREATE INDEX ON {table} (dataset_id, segment_id)")
-
-_BY_DOCUMENT = sql.SQL("CREATE INDEX ON {table} (document_id)")
-
-_UPSERT = sql.SQL(
-    """
-    INSERT INTO {table} (segment_id, dataset_id, document_id, embedding)
-    VALUES (%s, %s, %s, %s::real[]::{type}) ON CONFLICT (segment_id) DO UPDATE
-    SET dataset_id = excluded.dataset_id, document_id = excluded.document_id,
-        embedding = excluded.embedding
-    """
-)
 
 # A zero vector has no cosine: pgvector's distance is NaN, which counts as distance 1.
 # Sorting few and asking for the rows of the best only costs a tenth more than no rows at all;
@@ -319,6 +281,21 @@ _SEARCH_ALL = sql.SQL(
     WHERE v.dataset_id = ANY(%(datasets)s)
       AND s.enabled AND s.status = 'completed' AND d.enabled AND d.status = 'completed'
     ORDER BY distance, v.segment_id LIMIT %(k)s
+    """
+)
+
+# The index gives the nearest only roughly in order, so more than k are asked for, and sorted.
+_SEARCH_INDEX = sql.SQL(
+    """
+    WITH near AS MATERIALIZED (
+        SELECT v.segment_id, v.embedding <=> %(vector)s::{type} AS distance
+        FROM {table} v JOIN segment s ON s.id = v.segment_id JOIN document d ON d.id = s.document_id
+        WHERE v.dataset_id = ANY(%(datasets)s)
+          AND s.enabled AND s.status = 'completed' AND d.enabled AND d.status = 'completed'
+        ORDER BY {key} <=> %(unit)s::{half} LIMIT %(nearest)s
+    )
+    SELECT segment_id, coalesce(nullif(distance, 'NaN'), 1) AS distance FROM near
+    ORDER BY distance, segment_id LIMIT %(k)s
     """
 )
 
