@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kb_tools import citations as citations
     from kb_tools.assets.documents import Batch as Batch
     from kb_tools.config import ProcessRule as ProcessRule
     from kb_tools.config import RetrievalConfig as RetrievalConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kb_tools.hit_testing import HitTest as HitTest
     from kb_tools.knowledge_base import KnowledgeBase as KnowledgeBase
     from kb_tools.nodes.dataset_retrieval import RetrievalState as RetrievalState
+    from kb_tools.registry import register as register
     from kb_tools.search import SearchResult as SearchResult
     from kb_tools.settings import Settings as Settings
 

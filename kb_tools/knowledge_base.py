@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
 from psycopg_pool import ConnectionPool
 
 from kb_tools import hit_testing, search
@@ -18,12 +17,12 @@ from kb_tools.assets import datasets, documents, indexes, segments
 from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
 from kb_tools.errors import InvalidInput
-from kb_tools.ingest.clean import storable
 from kb_tools.nodes import dataset_retrieval as nodes
 from kb_tools.resources import Lanes, Resources, async_twin
 from kb_tools.retrievers.keyword import keyword_table
 from kb_tools.settings import Settings, read_settings
 from kb_tools.storage import migrate
+from kb_tools.text.characters import storable
 from kb_tools.tools import as_retriever as retrievers
 from kb_tools.tools import dataset_retrieval as tools
 from kb_tools.vectorstores import VectorStores
@@ -45,7 +44,6 @@ class KnowledgeBase(Resources):
         where: str | Path | ConnectionPool[Any],
         *,
         embeddings: str | Embeddings | Mapping[str, Embeddings] = "local",
-        chat_model: BaseChatModel | None = None,
         vector_store: str = "pgvector",
         account: str = "default",
         migrate: bool = True,
@@ -66,7 +64,7 @@ class KnowledgeBase(Resources):
         try:
             _prepare(db, settings, migrate_schema=migrate)
             stores = VectorStores(vector_store, settings, db)
-            return cls(db, models, stores, Lanes(settings), settings, chat_model, account)
+            return cls(db, models, stores, Lanes(settings), settings, account)
         except BaseException:
             db.close()
             raise

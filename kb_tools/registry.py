@@ -12,11 +12,20 @@ from importlib.metadata import entry_points
 from kb_tools.errors import UnknownName
 
 _registered: dict[tuple[str, str], Callable[..., object]] = {}
-_FOLDERS = {"parsers": "ingest.parsers"}
+_FOLDERS = {
+    "retrievers": "retrievers",
+    "vectorstores": "vectorstores",
+    "parsers": "ingest.parsers",
+}
 
 
 def register(group: str, name: str, create: Callable[..., object]) -> None:
-    """Make `create` available as `name` of `group` ("retrievers", "vectorstores", "parsers")."""
+    """Make `create` available as `name` of `group`: retrievers, vectorstores or parsers.
+
+    Raises UnknownName for another group.
+    """
+    if group not in _FOLDERS:
+        raise UnknownName("group", group, _FOLDERS)
     _registered[group, name.lower()] = create
 
 
@@ -52,8 +61,8 @@ def load(group: str, name: str) -> Callable[..., object]:
 def _modules(group: str) -> list[str]:
     folder = import_module(_folder(group)).__path__
     names = [module.name for module in pkgutil.iter_modules(folder)]
-    return [name for name in names if not name.startswith(("_", "base"))]
+    return [name for name in names if not name.startswith("_") and name != "base"]
 
 
 def _folder(group: str) -> str:
-    return f"kb_tools.{_FOLDERS.get(group, group)}"
+    return f"kb_tools.{_FOLDERS[group]}"

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from langchain_core.language_models import BaseChatModel
-
 from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
 from kb_tools.errors import InvalidState
@@ -70,7 +68,6 @@ class Resources:
     vector_stores: VectorStores
     lanes: Lanes
     settings: Settings
-    chat_model: BaseChatModel | None = None
     account: str = "default"
 
     def __repr__(self) -> str:

@@ -19,11 +19,11 @@ from kb_tools import citations, dispatch, trace
 from kb_tools.config import RetrievalConfig
 from kb_tools.embeddings import remembering_questions
 from kb_tools.errors import InvalidInput, MissingDependency, NotFound
-from kb_tools.ingest.clean import storable, visible
 from kb_tools.models import Dataset, Degraded, Json, Reason, new_id, possible_ids
 from kb_tools.resources import Resources, submit
 from kb_tools.storage import datasets, queries, segments
 from kb_tools.storage.queries import LoggedQuery, ReturnedHit
+from kb_tools.text.characters import storable, visible
 from kb_tools.trace import Trace
 
 if TYPE_CHECKING:

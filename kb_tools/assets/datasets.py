@@ -6,10 +6,10 @@ from kb_tools import db
 from kb_tools.assets.pages import page_of
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput, InvalidState
-from kb_tools.ingest.clean import storable
 from kb_tools.models import Dataset, DatasetStatistics, new_id
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets, queries
+from kb_tools.text.characters import storable
 from kb_tools.vectorstores import Space
 
 MAX_NAME = 100

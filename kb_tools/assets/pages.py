@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from kb_tools.errors import InvalidInput
-from kb_tools.ingest.clean import storable
+from kb_tools.text.characters import storable
 
 
 class Page(TypedDict):

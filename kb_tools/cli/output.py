@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kb_tools.ingest.clean import visible
+from kb_tools.text.characters import visible
 
 LONGEST_CELL = 120
 _out = Console(highlight=False)

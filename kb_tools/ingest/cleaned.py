@@ -10,15 +10,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from kb_tools.config import PreProcess, ProcessRule, RuleMode
-from kb_tools.ingest.clean import (
-    clean,
-    remove_trailing_space,
-    remove_url_and_email,
-    storable,
-    visible,
-)
+from kb_tools.ingest.clean import clean, remove_trailing_space, remove_url_and_email
 from kb_tools.ingest.cut import Cutter
 from kb_tools.ingest.parsed import HEADING_MARK, Block, BlockKind, Parsed
+from kb_tools.text.characters import storable, visible
 from kb_tools.text.tokens import count_tokens
 
 _LONGEST_LABEL = 60

@@ -60,9 +60,7 @@ def _embedded(
     return [_analysed(segment, vectors[segment.hash]) for segment in pending]
 
 
-def _fail_all(
-    kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError
-) -> None:
+def _fail_all(kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError) -> None:
     with kb.db.transaction() as conn:
         segments.fail(conn, [segment.id for segment in pending], f"not embedded: {error}")
 

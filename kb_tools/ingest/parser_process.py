@@ -24,6 +24,16 @@ from kb_tools.settings import Settings
 __all__ = ["ParseError", "ParserProcess"]
 
 
+def child_environment() -> dict[str, str]:
+    """Return what a process that reads hostile files may know: no keys, no passwords."""
+    kept = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or name.startswith(("LC_", "PYTHON"))
+    }
+
+
 class ParserProcess:
     """Parses one file at a time, from any thread.
 
@@ -134,7 +144,7 @@ class _Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
+            env={**child_environment(), "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
         )
         self._finalizer = weakref.finalize(self, _end, self._process, self._parent)
 

@@ -6,6 +6,7 @@ before any row exists; what is too large becomes a document in error, so that a 
 
 import hashlib
 import mimetypes
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
@@ -16,11 +17,12 @@ from langchain_core.documents import Document as LCDocument
 from pydantic_core import to_jsonable_python
 
 from kb_tools.errors import InvalidInput
-from kb_tools.ingest.clean import storable
 from kb_tools.models import Json, new_id
 from kb_tools.settings import Settings
 from kb_tools.storage.documents import NewDocument
+from kb_tools.text.characters import storable
 
+_PLACE = re.compile(r"(?:/|[A-Za-z]:[\\/]|\\\\|~/)[^\n]*$")
 _NAMELESS = "an open file needs a name with an extension: set its .name, e.g. 'a.md'"
 
 Source: TypeAlias = str | PathLike[str] | IO[bytes] | IO[str] | LCDocument | BaseLoader
@@ -113,7 +115,7 @@ def _loaded(loader: BaseLoader) -> Iterator[LCDocument]:
 
 
 def _from_langchain(document: LCDocument, extra: dict[str, Json]) -> NewDocument:
-    metadata = json_metadata(document.metadata) | extra
+    metadata = _without_places(json_metadata(document.metadata)) | extra
     text = storable(document.page_content)
     title, filename, source = label_fields(metadata, fallback=text.strip()[:40] or "untitled")
     return _new(
@@ -124,6 +126,14 @@ def _from_langchain(document: LCDocument, extra: dict[str, Json]) -> NewDocument
         extension="txt",  # already text, whatever file it came from
         mime_type="text/plain",
     )
+
+
+def _without_places(metadata: dict[str, Json]) -> dict[str, Json]:
+    """Return metadata whose paths of this machine are cut to their last part; URLs stay."""
+    return {
+        name: _last_part(value) if isinstance(value, str) and _PLACE.match(value) else value
+        for name, value in metadata.items()
+    }
 
 
 def _from_stream(

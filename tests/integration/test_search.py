@@ -205,9 +205,7 @@ def test_default_configs_give_the_same_with_and_without_per_source_retrieval(
 ) -> None:
     ids = [filled(kb, name, texts(n)).id for name, n in (("a", 40), ("b", 25))]
     switched = kb.settings.model_copy(update={"per_source_retrieval": False})
-    plain = KnowledgeBase(
-        kb.db, kb.embeddings, kb.vector_stores, kb.lanes, switched, None, kb.account
-    )
+    plain = KnowledgeBase(kb.db, kb.embeddings, kb.vector_stores, kb.lanes, switched, kb.account)
     for query in ("苹果很甜", "sour pear", "第7号"):
         with_groups = kb.search_in_datasets(query, ids)
         without = plain.search_in_datasets(query, ids)

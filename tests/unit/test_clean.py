@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_tools.config import PreProcess
-from kb_tools.ingest.clean import clean, storable
+from kb_tools.ingest.clean import clean
+from kb_tools.text.characters import storable
 
 EVERYTHING = tuple(PreProcess)
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # lone surrogates too

@@ -14,8 +14,8 @@ import threading
 from dataclasses import replace
 from typing import BinaryIO
 
-from kb_tools.ingest.clean import storable
 from kb_tools.ingest.parsed import NO_TEXT, OUT_OF_MEMORY, Limits, NoTextLayer, Parsed, ParseError
+from kb_tools.text.characters import storable
 
 Request = tuple[bytes, bytes]
 # The parent kills a child that is late; if the parent is gone too, the child's own alarm does.
