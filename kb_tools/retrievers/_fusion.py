@@ -8,9 +8,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kb_tools.vectorstores import Vector
+
 RRF_CONSTANT = 60  # Cormack et al. 2009
 SPREADS = 6.0  # a cosine this many spreads above the background counts as much as a full share
 LEAST_SPREAD = 0.01  # a background of equal texts must not blow up small differences
+
+
+def unit_vectors(vectors: Sequence[Vector]) -> Vector:
+    """Return the vectors with length 1, `(n, dimension) float32`; zeros stay zeros."""
+    if not vectors:
+        return np.zeros((0, 0), np.float32)
+    rows = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    units = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    return np.asarray(units, dtype=np.float32)
+
+
+def cosines_to(units: Vector, question: Vector) -> list[float]:
+    """Return the question's cosine to each row of `units`; 0 where either is zero."""
+    if not len(units):
+        return []
+    unit = unit_vectors([question])[0]
+    products: list[float] = np.clip(units @ unit, -1, 1).astype(np.float64).tolist()
+    return products
 
 
 def background_scale(background: Sequence[float]) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 from weakref import WeakKeyDictionary
 
 from langchain_classic.retrievers import EnsembleRetriever
@@ -21,7 +21,6 @@ from langchain_core.callbacks import (
 from langchain_core.documents import Document as LCDocument
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import RunnableConfig
-from psycopg import Connection
 from pydantic import Field
 
 from kb_tools import trace
@@ -33,13 +32,16 @@ from kb_tools.models import Dataset, Json
 from kb_tools.resources import Resources, submit
 from kb_tools.retrievers._fusion import (
     background_scale,
+    cosines_to,
     reciprocal_rank_fusion,
     score_fusion,
+    unit_vectors,
 )
 from kb_tools.retrievers.base import GuardedRetriever, Hit, create_retriever, pool_size
-from kb_tools.retrievers.semantic import above, ask
+from kb_tools.retrievers.semantic import Question, above, ask
 from kb_tools.storage import background, datasets
 from kb_tools.storage.segments import VisibleSegment
+from kb_tools.vectorstores import Vector, VectorStore
 
 SEMANTIC, FULL_TEXT = "semantic", "full_text"
 SCORED_ARMS = (SEMANTIC, FULL_TEXT)  # those whose scores can be compared, in their fixed order
@@ -47,7 +49,7 @@ DEFAULT_WEIGHTS = {
     "score": {SEMANTIC: 0.4, FULL_TEXT: 0.6},
     "rrf": {SEMANTIC: 0.5, FULL_TEXT: 0.5},
 }
-REMEMBERED_BACKGROUNDS = 64
+CACHED_BYTES = 64 * 1024 * 1024  # 40 backgrounds of 384 dimensions
 
 
 @dataclass(frozen=True)
@@ -177,16 +179,23 @@ class HybridRetriever(GuardedRetriever, EnsembleRetriever):
     def _cosines(self, query: str, found: Sequence[str]) -> Nearness:
         with self.kb.db.transaction() as conn:
             searched = datasets.read(conn, self.kb.account, self.dataset_ids)
-            sample = _backgrounds.of(self.kb.db, conn, searched) if self._scores_compare() else []
         question = ask(self.kb, searched, query)
         if question is None:
             return Nearness()
         with trace.stage("cosines") as measured:
-            ids = list(dict.fromkeys([*found, *sample]))
-            known = question.store.cosines(question.vector, ids)
+            known = question.store.cosines(question.vector, found)
             measured.count = len(known)
         cosines = {i: float(known[i]) for i in found if i in known}
-        return Nearness(cosines, [float(known[i]) for i in sample if i in known])
+        return Nearness(cosines, self._background(question, searched))
+
+    def _background(self, question: Question, searched: Sequence[Dataset]) -> list[float]:
+        """Return the question's cosines to the background; none if scores are not fused."""
+        if not self._scores_compare():
+            return []
+        with trace.stage("background") as measured:
+            sample = _backgrounds.of(self.kb.db, question.store, searched)
+            measured.count = len(sample)
+            return cosines_to(sample, question.vector)
 
     def _fused(
         self, rankings: Sequence[Ranking], nearness: Nearness, measured: trace.Measured
@@ -317,27 +326,43 @@ def _failure(errors: Mapping[str, Exception]) -> Exception:
     return BackendError(f"no arm of hybrid answered: {named}")
 
 
+_Key: TypeAlias = tuple[tuple[str, int, str, int], ...]
+
+
 class _Backgrounds:
-    """The background samples last used, per database; a changed dataset has a new one."""
+    """The vectors of the background samples last used, per database.
+
+    A changed dataset has a new one. Of 1,000 vectors a product takes a tenth of a millisecond;
+    asking the store for as many cosines takes some.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: WeakKeyDictionary[
-            Database, OrderedDict[tuple[tuple[str, int], ...], list[str]]
-        ] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Database, OrderedDict[_Key, Vector]] = WeakKeyDictionary()
 
-    def of(self, db: Database, conn: Connection, searched: Sequence[Dataset]) -> list[str]:
-        """Return the sample of these datasets as they are now."""
-        key = tuple(sorted((dataset.id, dataset.index_revision) for dataset in searched))
+    def of(self, db: Database, store: VectorStore, searched: Sequence[Dataset]) -> Vector:
+        """Return the sample's unit vectors, `(n, dimension) float32`, of the datasets as they are.
+
+        A vector of zeros stays one.
+        """
+        key = tuple(
+            sorted(
+                (d.id, d.index_revision, d.embedding_model, d.embedding_dimension or 0)
+                for d in searched
+            )
+        )
         with self._lock:
             known = self._known.setdefault(db, OrderedDict())
             if key in known:
                 known.move_to_end(key)
                 return known[key]
-        sample = background.sample(conn, [dataset.id for dataset in searched])
+        with db.transaction() as conn:
+            ids = background.sample(conn, [dataset.id for dataset in searched])
+        vectors = store.vectors(ids)
+        sample = unit_vectors([vectors[i] for i in ids if i in vectors])
         with self._lock:
             known[key] = sample
-            while len(known) > REMEMBERED_BACKGROUNDS:
+            while len(known) > 1 and sum(part.nbytes for part in known.values()) > CACHED_BYTES:
                 known.popitem(last=False)
         return sample
 

@@ -14,8 +14,10 @@ from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput
 from kb_tools.retrievers._fusion import (
     background_scale,
+    cosines_to,
     reciprocal_rank_fusion,
     score_fusion,
+    unit_vectors,
 )
 from kb_tools.retrievers.hybrid import arm_weights
 
@@ -112,3 +114,13 @@ def test_weights_choose_the_arms_in_a_fixed_order() -> None:
 def test_hybrid_is_no_arm_of_itself() -> None:
     with pytest.raises(InvalidInput, match="hybrid"):
         arm_weights(RetrievalConfig(weights={"hybrid": 1.0}))
+
+
+def test_cosines_to_unit_vectors_are_cosines_and_zeros_have_none() -> None:
+    vectors = np.random.default_rng(4).standard_normal((50, 384)).astype(np.float32)
+    question = vectors[3] * 7
+    exact = vectors @ question / np.linalg.norm(vectors, axis=1) / np.linalg.norm(question)
+    assert cosines_to(unit_vectors(list(vectors)), question) == pytest.approx(exact, abs=1e-6)
+    assert cosines_to(unit_vectors([np.zeros(384, np.float32)]), question) == [0.0]
+    assert cosines_to(unit_vectors(list(vectors[:2])), np.zeros(384, np.float32)) == [0.0, 0.0]
+    assert cosines_to(unit_vectors([]), question) == []
