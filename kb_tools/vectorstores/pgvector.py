@@ -31,6 +31,7 @@ from kb_tools.vectorstores._pgvector_table import Table
 MAX_DIMENSIONS = 16_000
 PAGE_IDS = 5000
 SPARE_NEAREST = 100
+SPARE_WALKED = 40
 
 
 def create(space: Space, settings: Settings, database: Database) -> VectorStore:
@@ -77,6 +78,7 @@ class PgVectorStore:
             "datasets": list(dataset_ids),
             "k": k,
             "nearest": nearest,
+            "walked": k + SPARE_WALKED,
         }
         with self._db.transaction() as conn:
             table = self._table(conn)
@@ -284,7 +286,8 @@ _SEARCH_ALL = sql.SQL(
     """
 )
 
-# The index gives the nearest only roughly in order, so more than k are asked for, and sorted.
+# The index gives the nearest only roughly in order, so more than k are asked for, and sorted. More
+# than these would cost the reading of their rows, and the best ten would be the same.
 _SEARCH_INDEX = sql.SQL(
     """
     WITH near AS MATERIALIZED (
@@ -292,7 +295,7 @@ _SEARCH_INDEX = sql.SQL(
         FROM {table} v JOIN segment s ON s.id = v.segment_id JOIN document d ON d.id = s.document_id
         WHERE v.dataset_id = ANY(%(datasets)s)
           AND s.enabled AND s.status = 'completed' AND d.enabled AND d.status = 'completed'
-        ORDER BY {key} <=> %(unit)s::{half} LIMIT %(nearest)s
+        ORDER BY {key} <=> %(unit)s::{half} LIMIT %(walked)s
     )
     SELECT segment_id, coalesce(nullif(distance, 'NaN'), 1) AS distance FROM near
     ORDER BY distance, segment_id LIMIT %(k)s
