@@ -114,8 +114,8 @@ class Database:
     def session(self) -> Iterator[Connection[TupleRow]]:
         """A new connection outside of transactions, closed at the end; no search path.
 
-        For what PostgreSQL refuses inside a transaction or what lasts minutes. It goes past
-        PgBouncer if `direct_url` is set, and takes no place in the pool.
+        For what PostgreSQL refuses inside a transaction or what lasts minutes; it takes no place
+        in the pool. Raises InvalidState behind PgBouncer, unless `direct_url` leads past it.
         """
         if self._process != os.getpid():
             raise InvalidState("this database was opened before a fork; open it in this process")
@@ -124,6 +124,7 @@ class Database:
         with _backend_errors(place), contextlib.ExitStack() as stack:
             conn = _connect(url, self._settings) if url else self._pool.connect()
             stack.callback(conn.close)
+            _refuse_pooler(conn)
             yield conn
 
     def close(self) -> None:
@@ -420,6 +421,19 @@ def _with_network_timeout(url: str, settings: Settings) -> str:
 
 def _connect(conninfo: str, settings: Settings) -> Connection[TupleRow]:
     return psycopg.connect(conninfo, **_connection_options(settings))
+
+
+def _refuse_pooler(conn: Connection[TupleRow]) -> None:
+    """Raise InvalidState behind PgBouncer, which would hand a session's settings to others.
+
+    It makes up the number of the server process that answers.
+    """
+    row = conn.execute("SELECT pg_backend_pid()").fetchone()
+    if row != (conn.info.backend_pid,):
+        raise InvalidState(
+            "this needs a session of its own, which a pooler such as PgBouncer does not give; "
+            "set direct_url (KB_DIRECT_URL) to a URL past it"
+        )
 
 
 def _finish_stray_transaction(conn: Connection[Any]) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 from pydantic import SecretStr
@@ -584,3 +585,19 @@ def test_repr_and_pool_logs_show_no_secret(server_folder: Path, logs: io.StringI
 )
 def test_a_masked_url_shows_the_place_only(url: str, shown: str) -> None:
     assert masked(url) == shown
+
+
+def test_a_session_is_refused_behind_pgbouncer(pgbouncer_url: str) -> None:
+    with (
+        opened_when_listening(pgbouncer_url) as database,
+        pytest.raises(InvalidState, match="direct_url"),
+        database.session(),
+    ):
+        pass
+
+
+def test_a_session_is_outside_of_transactions_and_ends(database: Database) -> None:
+    with database.session() as conn:
+        conn.execute("SET work_mem = '5MB'")
+        assert conn.info.transaction_status == TransactionStatus.IDLE
+    assert conn.closed
