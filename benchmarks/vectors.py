@@ -241,15 +241,25 @@ def rows_of(kb: KnowledgeBase, vectors: np.ndarray, questions: np.ndarray) -> li
     return lines
 
 
-def report(lines: Sequence[str], real: int, size: int) -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("psycopg", "pgvector", "numpy"))
+def server_of(kb: KnowledgeBase) -> str:
+    with kb.db.transaction() as conn:
+        row = conn.execute(
+            "SELECT current_setting('server_version'), extversion FROM pg_extension "
+            "WHERE extname = 'vector'"
+        ).fetchone()
+    assert row is not None
+    return f"embedded PostgreSQL {row[0]} with pgvector {row[1]}"
+
+
+def report(lines: Sequence[str], real: int, size: int, server: str) -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("psycopg", "numpy"))
     return "\n".join(
         [
             "# Vectors at scale",
             "",
             f"{date.today()}, {platform.platform()}, {os.cpu_count()} cores, load "
             f"{os.getloadavg()[0]:.1f} at the end; Python {platform.python_version()}, {packages}, "
-            "embedded PostgreSQL.",
+            f"{server}.",
             "",
             f"{DIMENSION} dimensions; {real:,} of at most {size:,} vectors are real e5 vectors, "
             "the others mixtures of two of them with noise. "
@@ -274,7 +284,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/vectors.md"))
     options = parser.parse_args()
     folder = os.environ.get("KB_EVAL_DIR")
-    lines, real = [], 0
+    lines, real, server = [], 0, ""
     for size in sorted({size for size in SIZES if size < options.size} | {options.size}):
         vectors, questions, real = load(Path(folder) if folder else None, size)
         with (
@@ -282,8 +292,9 @@ def main() -> None:
             KnowledgeBase.open(place, embeddings=Prepared(questions), settings=Settings()) as kb,
         ):
             lines += rows_of(kb, vectors, questions)
+            server = server_of(kb)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(report(lines, real, options.size), "utf-8")
+    options.output.write_text(report(lines, real, options.size, server), "utf-8")
 
 
 if __name__ == "__main__":
