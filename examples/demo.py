@@ -4,7 +4,6 @@ python examples/demo.py [folder]
 """
 
 import json
-import re
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from langchain_core.documents import Document as LCDocument
 from kb_tools import KnowledgeBase, RetrievalConfig
 
 HERE = Path(__file__).resolve().parent
-WIDTH = 160
+WIDTH = 200
 
 
 def main(folder: str) -> None:
@@ -23,7 +22,7 @@ def main(folder: str) -> None:
         handbook = kb.create_dataset("员工手册", "Rules, products and offices", exist_ok=True)
         files = sorted((HERE / "handbook").iterdir())
         if not kb.list_documents(handbook.id):
-            print(f"Adding {len(files)} documents to {folder} ...")
+            print(f"Adding {len(files)} documents to {folder}: one to two minutes ...", flush=True)
             kb.add_documents(handbook.id, files).raise_for_errors()
         counts = kb.dataset_statistics(handbook.id)
         print(
@@ -43,19 +42,23 @@ def questions() -> list[str]:
 
 def print_passage(document: LCDocument, question: str) -> None:
     about = document.metadata
-    text = nearest_line(document.page_content, question)
+    text = nearest_part(" ".join(document.page_content.split()), question)
     print(
         f"  [{about['citation']}] {about['document_name']} · 第 {about['position']} 段 "
         f"({about['score_kind']} {about['score']:.2f})"
     )
-    print(f"      {text[:WIDTH]}{'…' if len(text) > WIDTH else ''}")
+    print(f"      {text}")
 
 
-def nearest_line(text: str, question: str) -> str:
-    """Return the line or sentence that shares most pairs of letters with the question."""
+def nearest_part(text: str, question: str) -> str:
+    """Return the stretch of `text` that shares most pairs of letters with the question."""
     pairs = {question[at : at + 2].lower() for at in range(len(question) - 1)}
-    lines = re.split(r"\n|(?<=。)|(?<=[.?!]) ", text)
-    return max(lines, key=lambda line: sum(pair in line.lower() for pair in pairs)).strip()
+
+    def shared(start: int) -> int:
+        return sum(pair in text[start : start + WIDTH].lower() for pair in pairs)
+
+    start = max(range(0, max(len(text) - WIDTH // 2, 1), 10), key=shared)
+    return ("…" if start else "") + text[start : start + WIDTH]
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class BoundSearch:
 
     def _missing(self, degraded: Sequence[Degraded]) -> str:
         """Return the parts that an answer may lack; the log is none of them."""
-        parts = [f"{miss.part}: {miss.error}" for miss in degraded if miss.part != "query log"]
+        parts = [str(miss) for miss in degraded if miss.part != "query log"]
         listed = ", ".join(parts)
         for dataset in self.datasets:
             listed = listed.replace(dataset.id, citations.one_line(dataset.name))

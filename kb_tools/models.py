@@ -201,10 +201,18 @@ def embedded_text(title: str, heading: str, content: str) -> str:
 
 @dataclass(frozen=True)
 class Degraded:
-    """A part of a search that did not answer: which one, and the exception's type."""
+    """A part of a search that did not answer: which one, and the exception's type.
+
+    `message` is there for our own errors only; a driver's words can hold a password.
+    """
 
     part: str
     error: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        """Return all of it in one line."""
+        return f"{self.part}: {self.message or self.error}"
 
 
 @dataclass(frozen=True)

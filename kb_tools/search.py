@@ -135,6 +135,8 @@ def search_in_datasets(
     missing, InvalidInput for settings that do not go together, and BackendError if no part of
     the search could answer; a part that fails is named in `degraded`.
     """
+    if config is not None and not isinstance(config, RetrievalConfig):
+        raise InvalidInput(f"config is a RetrievalConfig; got {type(config).__name__}")
     origin = Origin(source, source_app_id, created_by)
     return run(kb, query, _ids(dataset_ids), config, origin=origin)
 
@@ -220,10 +222,9 @@ def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Da
         found = datasets.read(conn, kb.account, dataset_ids)
     missing = set(dataset_ids) - {dataset.id for dataset in found}
     for dataset_id in (i for i in dataset_ids if i in missing):
-        error = NotFound(f"no dataset with id {dataset_id!r}")
         if not bound:
-            raise error
-        trace.current().miss(f"dataset {dataset_id}", error)
+            raise NotFound(f"no dataset with id {dataset_id!r}")
+        trace.current().miss(f"dataset {dataset_id}", NotFound("it was deleted"))
     return found
 
 

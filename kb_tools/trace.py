@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from kb_tools.errors import KnowledgeBaseError
 from kb_tools.models import Degraded, Json, Stage
 
 
@@ -29,8 +30,9 @@ class Trace:
             self.stages.append(stage)
 
     def miss(self, part: str, error: BaseException) -> None:
-        """Note that `part` did not answer; only the exception's type is kept."""
-        entry = Degraded(part, type(error).__name__)
+        """Note that `part` did not answer; words are kept of our own errors only."""
+        message = str(error) if isinstance(error, KnowledgeBaseError) else ""
+        entry = Degraded(part, type(error).__name__, message)
         with self._lock:
             if entry not in self.degraded:
                 self.degraded.append(entry)

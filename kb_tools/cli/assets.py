@@ -50,7 +50,7 @@ def dataset_create(
     Example: kb dataset create 员工手册 --description "Rules for employees" -k 8
     """
     config = config_of(retriever, k, threshold)
-    with opened(at, embeddings, account) as kb:
+    with opened(at, embeddings, account, create=True) as kb:
         dataset = kb.create_dataset(name, description, config)
     show(dataset, as_json, f"created dataset {dataset.name} ({dataset.id})")
 

@@ -48,7 +48,7 @@ def add(
     if not files and not resume:
         raise InvalidInput("name the files to add, or --resume to finish a killed build")
     extra, rule = metadata_of(metadata), rule_of(chunk_size, chunk_overlap, as_is)
-    with opened(at, embeddings, account) as kb:
+    with opened(at, embeddings, account, create=create) as kb:
         found = kb.create_dataset(dataset, exist_ok=True) if create else find_dataset(kb, dataset)
         finished = kb.resume_builds(found.id) if resume else []
         batch = kb.add_documents(found.id, files or [], metadata=extra, process_rule=rule)

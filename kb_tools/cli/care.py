@@ -16,7 +16,7 @@ def init(at: At = "./kb", embeddings: Embedder = "local", as_json: AsJson = Fals
 
     Example: kb init --kb ./kb
     """
-    with opened(at, embeddings) as kb:
+    with opened(at, embeddings, create=True) as kb:
         found = {"knowledge_base": repr(kb.db), "embedding_model": kb.embeddings.default}
     show(found, as_json, f"ready: {found['knowledge_base']}, model {found['embedding_model']}")
 

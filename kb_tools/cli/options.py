@@ -1,6 +1,8 @@
 """What commands share: their options, and what the values of options mean."""
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,8 +48,17 @@ Threshold = Annotated[
 ]
 
 
-def opened(at: str, embeddings: str, account: str = "default") -> KnowledgeBase:
-    """Return the knowledge base that the options name; use it in a with statement."""
+def opened(
+    at: str, embeddings: str, account: str = "default", *, create: bool = False
+) -> KnowledgeBase:
+    """Return the knowledge base that the options name; use it in a with statement.
+
+    Raises NotFound for a folder without one, unless it may be made.
+    """
+    if not create and "://" not in at and not (Path(at) / "postgres").exists():
+        raise NotFound(
+            f"no knowledge base in {at!r}; make one with: kb init --kb {shlex.quote(at)}"
+        )
     return KnowledgeBase.open(at, embeddings=embeddings, account=account)
 
 
@@ -74,7 +85,10 @@ def dataset_ids(kb: KnowledgeBase, names: Sequence[str] | None) -> list[str]:
     """Return the ids of the named datasets; of all if none is named."""
     if names:
         return [find_dataset(kb, name).id for name in names]
-    return [dataset.id for dataset in all_datasets(kb)]
+    found = [dataset.id for dataset in all_datasets(kb)]
+    if not found:
+        raise NotFound("there is no dataset yet; make one with: kb add NAME FILES --create")
+    return found
 
 
 def config_of(

@@ -23,8 +23,8 @@ _UNSAFE = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\u
 
 
 def say(line: str) -> None:
-    """Print text; it wraps between words."""
-    _out.print(Text(visible(line)))
+    """Print text: wrapped between words on a terminal, untouched in a pipe."""
+    _out.print(Text(visible(line)), soft_wrap=not _out.is_terminal)
 
 
 def tell(line: str) -> None:

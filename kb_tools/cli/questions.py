@@ -101,4 +101,4 @@ def _tell_what_is_missing(result: SearchResult) -> None:
     if result.cut:
         tell(f"{result.cut} more hits did not fit into the token budget")
     for miss in result.degraded:
-        tell(f"did not answer: {miss.part}: {miss.error}")
+        tell(f"did not answer: {miss}")

@@ -214,5 +214,5 @@ def test_deleted_dataset_is_named_and_the_rest_answers(
     graph = graph_of(kb.retrieval_node([handbook.id, law.id]))
     kb.delete_dataset(law.id)
     state = graph.invoke({"query": "年假"})
-    assert "dataset 法规: NotFound" in state["combine_documents"]
+    assert "dataset 法规: it was deleted" in state["combine_documents"]
     assert_labels_point_to_documents(state)

@@ -213,7 +213,8 @@ def test_part_that_does_not_answer_is_told_beside_the_passages(
     monkeypatch.setattr(embeddings, "embed_query", fail)
     content = tool.invoke({"query": "年假"})
     assert "年假可以跨年。" in content
-    assert content.endswith("(Incomplete, because these did not answer: semantic: BackendError.)")
+    missing = "semantic: embedding model 'fake' failed (TimeoutError)"
+    assert content.endswith(f"(Incomplete, because these did not answer: {missing}.)")
 
 
 def test_deleted_dataset_is_named_and_the_rest_answers(
@@ -224,7 +225,7 @@ def test_deleted_dataset_is_named_and_the_rest_answers(
     kb.delete_dataset(gone.id)
     message = tool.invoke(called())
     assert message.artifact[0].page_content == "年假可以跨年。"
-    assert "dataset 旧制度: NotFound" in message.content
+    assert "dataset 旧制度: it was deleted" in message.content
     assert gone.id not in message.content
 
 
