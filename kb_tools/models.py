@@ -208,7 +208,7 @@ class Degraded:
 
     part: str
     error: str
-    message: str = ""
+    message: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         """Return all of it in one line."""

@@ -104,9 +104,10 @@ def _make(conn: Connection, space: Space) -> None:
         table=table,
         type=sql.Identifier("halfvec" if half else "vector"),
         dimension=sql.Literal(space.dimension),
-        storage=sql.SQL("plain" if size <= MAX_INLINE_BYTES else "external"),
     )
+    storage = sql.SQL("plain" if size <= MAX_INLINE_BYTES else "external")
     conn.execute(made)
+    conn.execute(_STORED.format(table=table, storage=storage))
     conn.execute(_BY_DATASET.format(table=table))
     conn.execute(_BY_DOCUMENT.format(table=table))
 
@@ -203,10 +204,13 @@ _TABLE = sql.SQL(
         segment_id text COLLATE "C" PRIMARY KEY,
         dataset_id text COLLATE "C" NOT NULL,
         document_id text COLLATE "C" NOT NULL,
-        embedding {type}({dimension}) STORAGE {storage} NOT NULL
+        embedding {type}({dimension}) NOT NULL
     )
     """
 )
+
+# A statement of its own: CREATE TABLE takes STORAGE only since PostgreSQL 16.
+_STORED = sql.SQL("ALTER TABLE {table} ALTER COLUMN embedding SET STORAGE {storage}")
 
 _BY_DATASET = sql.SQL("CREATE INDEX ON {table} (dataset_id, segment_id)")
 
