@@ -56,7 +56,7 @@ class Checked(BaseModel):
 
     if not TYPE_CHECKING:  # type checkers keep the constructor that the fields make
 
-        def __init__(self, **fields: object) -> None:
+        def __init__(self, /, **fields: object) -> None:
             """Check the fields."""
             try:
                 super().__init__(**fields)
@@ -116,7 +116,10 @@ class RetrievalConfig(Checked):
         bad = {arm: w for arm, w in weights.items() if not math.isfinite(w) or w < 0}
         if bad or not weights or not any(weights.values()):
             raise ValueError(f"weights must be finite, >= 0 and not all zero; got {weights}")
-        return {str(_canonical_retriever(arm)): float(w) for arm, w in weights.items()}
+        named = {str(_canonical_retriever(arm)): float(w) for arm, w in weights.items()}
+        if not any(named.values()):
+            raise ValueError(f"weights name one arm twice and leave it zero; got {weights}")
+        return named
 
     @model_validator(mode="after")
     def _threshold_has_a_scale(self) -> Self:
@@ -149,6 +152,9 @@ class RetrievalConfig(Checked):
 
 def read_config(stored: Mapping[str, Json]) -> RetrievalConfig:
     """Return the config kept in a row; a field that is no longer valid costs that field only."""
+    if not isinstance(stored, Mapping):
+        logger.warning("stored retrieval config: ignored, it is no object")
+        return RetrievalConfig()
     fields = dict(stored)
     while True:
         try:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kb_tools.embedded_server import EmbeddedServer
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_AROUND_A_URL = " \t\r\n\ufeff\"'"
+_LIKE_A_URL = re.compile(r":/+[^/]*@|://|^\s*jdbc:", re.IGNORECASE)
 _KEYWORDS = re.compile(r"\b(host|hostaddr|dbname|user|password|service)\s*=")
 _PLACE = re.compile(r"[^:/]*(:\d*)?(,[^:/]*(:\d*)?)*(/[^:]*)?|\[[0-9A-Fa-f:.]*\](:\d*)?(/[^:]*)?")
 _PORTS = re.compile(r"[0-9,]*")
@@ -72,7 +74,8 @@ class Database:
         """
         if isinstance(where, ConnectionPool):
             return cls(_CallersPool(where), settings)
-        if isinstance(where, str) and _URL.match(where):
+        if isinstance(where, str) and _URL.match(where.strip(_AROUND_A_URL)):
+            where = where.strip(_AROUND_A_URL)
             place = _place(where)
             return cls(_OwnPool(_with_network_timeout(where, settings), place, settings), settings)
         return cls(_folder_pool(where, settings), settings)
@@ -383,6 +386,8 @@ def _folder_pool(where: str | Path, settings: Settings) -> _OwnPool:
             f"cannot open {type(where).__name__}: give a folder, a postgresql:// URL or an open "
             "psycopg_pool.ConnectionPool"
         )
+    if _LIKE_A_URL.search(str(where)):  # not shown: it may hold a password
+        raise InvalidInput("this is neither a folder nor a postgresql:// URL; check how it begins")
     if _KEYWORDS.search(str(where)):
         raise InvalidInput("a keyword connection string is not accepted; use a postgresql:// URL")
     if sys.platform == "win32":

@@ -147,7 +147,7 @@ def merged(answers: Sequence[Sequence[LCDocument]], config: RetrievalConfig) -> 
     token budget; the remainder goes to the first.
     """
     if len(answers) == 1:
-        return Merged(list(answers[0]))
+        return Merged(_once(answers[0]))
     if config.merge == "router" and config.token_budget is not None:
         shares = _shares(limit_of(config.token_budget), len(answers))
         parts = [within(answer, share) for answer, share in zip(answers, shares, strict=True)]

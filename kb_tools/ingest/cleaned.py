@@ -151,7 +151,7 @@ def _cells(text: str, columns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (column with its colon, cell with its column) of a row's text."""
     starts, at = [], 0
     for column in columns:
-        if not column:
+        if not column or f"{column}: " not in text:
             continue
         found = re.compile(rf"(?:^|(?<=; )|(?<=\n)){re.escape(column)}: ").search(text, at)
         if found:

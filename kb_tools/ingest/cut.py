@@ -119,8 +119,14 @@ class Cutter:
 
     def _places(self, separator: "_Separator", start: int, end: int) -> list[int]:
         """Return where parts may begin between `start` and `end`, ascending."""
-        found = (self._settled(place, end) for place in separator.ends(start, end))
-        places = sorted({place for place in found if start < place < end})
+        found: set[int] = set()
+        seen = settled = start
+        for place in separator.ends(start, end):
+            # Each blank of a long run would walk to its end again.
+            if not seen < place <= settled:
+                seen, settled = place, self._settled(place, end)
+            found.add(settled)
+        places = sorted(place for place in found if start < place < end)
         return [place for place in places if not self._is_inside_whole(place)]
 
     def _settled(self, place: int, end: int) -> int:

@@ -36,7 +36,7 @@ def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSeg
     ready: list[IndexedSegment] = []
     size = kb.settings.embedding_batch_size
     for start in range(0, len(pending), size):
-        ready += _embedded(kb, dataset, pending[start : start + size])
+        ready += _embedded(kb, dataset, pending[start : start + size], _Patience())
 
     def write(conn: Connection, some: Sequence[IndexedSegment]) -> None:
         _write(kb, conn, dataset, some)
@@ -47,16 +47,32 @@ def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSeg
         _fail_all(kb, [item.segment for item in ready], error)
 
 
+@dataclass
+class _Patience:
+    """How many single texts in a row may fail before the model is taken to be down."""
+
+    left: int = 2
+
+
 def _embedded(
-    kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]
+    kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment], patience: _Patience
 ) -> list[IndexedSegment]:
-    """Return the segments of one batch ready to be written; none if the model fails."""
+    """Return segments ready to be written; of a batch that fails, each half is tried apart."""
     known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
     try:
         vectors = _vectors(kb, dataset, pending, known)
     except KnowledgeBaseError as error:
-        _fail_all(kb, pending, error)
-        return []
+        half = len(pending) // 2
+        patience.left -= not half
+        if not half or patience.left <= 0:
+            _fail_all(kb, pending, error)
+            return []
+        first = _embedded(kb, dataset, pending[:half], patience)
+        if patience.left <= 0:
+            _fail_all(kb, pending[half:], error)
+            return first
+        return first + _embedded(kb, dataset, pending[half:], patience)
+    patience.left = _Patience.left
     return [_analysed(segment, vectors[segment.hash]) for segment in pending]
 
 

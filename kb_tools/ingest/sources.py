@@ -5,6 +5,7 @@ before any row exists; what is too large becomes a document in error, so that a 
 """
 
 import hashlib
+import json
 import mimetypes
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,8 +46,18 @@ def read_sources(
 
 def json_metadata(metadata: Mapping[str, object]) -> dict[str, Json]:
     """Return metadata as JSON that PostgreSQL can store; what has no JSON form becomes text."""
-    plain = to_jsonable_python(dict(metadata), fallback=str, inf_nan_mode="null")
-    return cast(dict[str, Json], _storable(plain))
+    return {storable(str(name)): _storable(_plain(value)) for name, value in metadata.items()}
+
+
+def _plain(value: object) -> Any:
+    try:
+        plain = to_jsonable_python(
+            value, fallback=str, inf_nan_mode="null", bytes_mode="base64", serialize_unknown=True
+        )
+        json.dumps(plain)
+        return plain
+    except Exception:  # circular, a number of thousands of digits, an object without a text
+        return f"<{type(value).__name__}>"
 
 
 def label_fields(metadata: Mapping[str, Json], fallback: str) -> tuple[str, str, str]:
@@ -87,10 +98,17 @@ def _fault(source: Source) -> str | None:
     try:
         if path.is_dir():
             return f"{str(path)!r} is a folder; give its files, e.g. sorted(Path(folder).glob('*'))"
-        with path.open("rb"):
-            return None
+        if not path.is_file():
+            return f"{str(path)!r} is no regular file" if path.exists() else _missing(path)
+        with path.open("rb") as stream:
+            stream.read(1)
+        return None
     except (OSError, ValueError) as error:
         return f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+
+
+def _missing(path: Path) -> str:
+    return f"cannot read {str(path)!r}: no such file"
 
 
 def _read(source: Source, extra: dict[str, Json], settings: Settings) -> Iterator[NewDocument]:

@@ -16,6 +16,7 @@ from kb_tools.text.bigrams import bigram_scores
 from kb_tools.text.terms import query_parts, query_terms
 from kb_tools.text.tokenize import signs
 
+MAX_SIGNS = 64
 RESCORED = 100  # 0 switches the second look off
 
 
@@ -87,7 +88,9 @@ def _found(
         terms = query_parts(query)
         found = full_text.search(conn, dataset_ids, terms, pool)
     if not found.terms:
-        terms = full_text.terms_holding(conn, dataset_ids, list(signs(query)))
+        terms = full_text.terms_holding(
+            conn, dataset_ids, list(dict.fromkeys(signs(query)))[:MAX_SIGNS]
+        )
         found = full_text.search(conn, dataset_ids, terms, pool)
     return terms, found
 

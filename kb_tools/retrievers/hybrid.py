@@ -23,11 +23,11 @@ from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field
 
-from kb_tools import trace
+from kb_tools import registry, trace
 from kb_tools.config import RetrievalConfig
 from kb_tools.db import Database
 from kb_tools.embeddings import remembering_questions
-from kb_tools.errors import BackendError, InvalidInput, InvalidState
+from kb_tools.errors import BackendError, InvalidInput, InvalidState, UnknownName
 from kb_tools.models import Dataset, Json
 from kb_tools.resources import Resources, submit
 from kb_tools.retrievers._fusion import (
@@ -256,9 +256,9 @@ class HybridRetriever(GuardedRetriever, EnsembleRetriever):
 def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -> HybridRetriever:
     """Return the hybrid over datasets that `kb` owns; `config.weights` chooses its arms.
 
-    Raises UnknownName for an arm that nobody registered.
+    An arm that nobody registered is named in `degraded`; UnknownName if that holds for all.
     """
-    weights = arm_weights(config)
+    weights = _known_arms(arm_weights(config))
     changes = {"k": pool_size(config.k), "score_threshold": None, "weights": None}
     arms = [
         create_retriever(kb, dataset_ids, config.model_copy(update={**changes, "retriever": arm}))
@@ -269,6 +269,22 @@ def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -
         retrievers=list(arms), weights=list(weights.values()), arms=list(weights),
         id_key="segment_id",
     )  # fmt: skip
+
+
+def _known_arms(weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the arms that exist; the others are named in `degraded`, unless none is left."""
+    known: dict[str, float] = {}
+    unknown: list[UnknownName] = []
+    for arm, weight in weights.items():
+        try:
+            registry.load("retrievers", arm)
+            known[arm] = weight
+        except UnknownName as error:
+            trace.current().miss(arm, error)
+            unknown.append(error)
+    if not known:
+        raise unknown[0]
+    return known
 
 
 def arm_weights(config: RetrievalConfig) -> dict[str, float]:

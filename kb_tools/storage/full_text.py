@@ -285,7 +285,13 @@ def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, flo
     return _unpacked([*found, *best]), bound
 
 
+def _prefer_the_index(conn: Connection) -> None:
+    """Keep the planner from reading the whole table: it takes `&&` of long arrays to be cheap."""
+    conn.execute("SET LOCAL enable_seqscan = off")
+
+
 def _holding(conn: Connection, plan: _Plan) -> list[tuple[Any, ...]]:
+    _prefer_the_index(conn)
     rows = conn.cursor(binary=True).execute(
         """
         SELECT f.segment_id, f.length, f.packed FROM full_text_segment f

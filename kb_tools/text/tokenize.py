@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TOKENIZER = "jieba-0.42/porter2/1"
 MAX_TERM_LENGTH = 64
 MAX_CACHED_LENGTH = 20_000
+MAX_RUN = 400
 
 # Function words are indexed, but a question with any other word is searched without them.
 FUNCTION_WORDS = """
@@ -124,7 +125,9 @@ def _cut(text: str) -> Iterator[str]:
         script = match.lastgroup or ""
         piece = match[script]
         if script == "han":
-            yield from (word[:MAX_TERM_LENGTH] for word in _jieba().cut(piece))
+            # jieba takes time with the square of a run that it does not know.
+            for start in range(0, len(piece), MAX_RUN):
+                yield from _jieba().cut(piece[start : start + MAX_RUN])
         elif script == "unspaced" and len(piece) > 2:
             yield from (piece[i : i + 2] for i in range(len(piece) - 1))
         else:

@@ -601,3 +601,14 @@ def test_a_session_is_outside_of_transactions_and_ends(database: Database) -> No
         conn.execute("SET work_mem = '5MB'")
         assert conn.info.transaction_status == TransactionStatus.IDLE
     assert conn.closed
+
+
+@pytest.mark.parametrize(
+    "where", [" postgresql://u:S3CRET@127.0.0.1:9/d", "'postgresql://u:S3CRET@127.0.0.1:9/d'",
+              "\ufeffpostgresql://u:S3CRET@127.0.0.1:9/d", "jdbc:postgresql://u:S3CRET@h/d",
+              "postgresql:/u:S3CRET@h/d"],
+)  # fmt: skip
+def test_a_url_that_was_mistyped_never_becomes_a_folder(where: str) -> None:
+    with pytest.raises((InvalidInput, BackendError)) as raised:
+        Database.open(where, Settings(connect_timeout_seconds=1))
+    assert "S3CRET" not in str(raised.value)

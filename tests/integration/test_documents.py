@@ -1,6 +1,7 @@
 """Documents: from a source to completed segments, and what happens when one fails."""
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,9 @@ def test_unreadable_paths_are_refused_before_any_row_exists(
         kb.add_documents(dataset.id, [good, tmp_path / "nowhere.txt", tmp_path])
     with pytest.raises(InvalidInput, match="type int"):
         kb.add_documents(dataset.id, [1])  # type: ignore[list-item]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInput, match="no regular file"):
+        kb.add_documents(dataset.id, tmp_path / "pipe")
     assert kb.list_documents(dataset.id) == []
 
 
@@ -161,6 +165,38 @@ def test_a_batch_that_fails_once_is_embedded_again(
     kb.add_documents(dataset.id, LCDocument("苹果很甜")).raise_for_errors()
 
 
+def test_one_text_that_cannot_be_embedded_fails_alone(
+    kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = embeddings.embed_documents
+
+    def refuse_bad(texts: list[str]) -> list[list[float]]:
+        if any("BAD" in text for text in texts):
+            raise ValueError("content filter")
+        return answers(texts)
+
+    monkeypatch.setattr(embeddings, "embed_documents", refuse_bad)
+    texts = [f"苹果 {number}" for number in range(100)]
+    texts[63] = "BAD"
+    batch = kb.add_documents(dataset.id, [LCDocument(text) for text in texts])
+    assert [state.name for state in batch.failed] == ["BAD"]
+
+
+def test_a_model_that_is_down_is_not_asked_for_every_text(
+    kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def down(texts: list[str]) -> list[list[float]]:
+        calls.append(len(texts))
+        raise ConnectionError
+
+    monkeypatch.setattr(embeddings, "embed_documents", down)
+    batch = kb.add_documents(dataset.id, [LCDocument(f"苹果 {n}") for n in range(64)])
+    assert len(batch.failed) == 64
+    assert len(calls) < 30
+
+
 def test_open_files_and_loaders_are_sources_too(kb: KnowledgeBase, dataset: Dataset) -> None:
     class Loader(BaseLoader):
         def lazy_load(self):  # type: ignore[no-untyped-def]
@@ -209,6 +245,30 @@ def test_text_that_breaks_databases_and_tokenizers_is_indexed(
     for rule in (ProcessRule.as_is(), ProcessRule.automatic()):
         batch = kb.add_documents(dataset.id, LCDocument(text), process_rule=rule)
         assert contents(kb, batch.raise_for_errors().document_ids[0]) == [kept]
+
+
+@pytest.mark.parametrize(
+    "value", [b"\xff", object(), {1: {2}}, [b"x"], pytest.param(10**5000, id="huge")]
+)
+def test_metadata_of_any_kind_is_kept_in_some_form(
+    kb: KnowledgeBase, dataset: Dataset, value: object
+) -> None:
+    circular: list[object] = [value]
+    circular.append(circular)
+    metadata = {"odd": value, "circular": circular}
+    kb.add_documents(dataset.id, LCDocument("苹果", metadata=metadata)).raise_for_errors()
+    assert "odd" in kb.search_in_datasets("苹果", [dataset.id])[0].metadata
+
+
+def test_places_of_this_machine_are_not_kept(kb: KnowledgeBase, dataset: Dataset) -> None:
+    metadata = {"source": "/srv/secret/leave.md", "url": "https://x.test/srv/a", "n": "1/2"}
+    kb.add_documents(dataset.id, LCDocument("苹果", metadata=metadata)).raise_for_errors()
+    found = kb.search_in_datasets("苹果", [dataset.id])[0].metadata
+    assert (found["source"], found["url"], found["n"]) == (
+        "leave.md",
+        "https://x.test/srv/a",
+        "1/2",
+    )
 
 
 def test_metadata_becomes_json_and_never_hides_ours(kb: KnowledgeBase, dataset: Dataset) -> None:

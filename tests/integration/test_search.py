@@ -123,6 +123,7 @@ ODD_QUERIES = [
     "<|endoftext|>",
     "果",
     "苹果" * 50_000,
+    "龘" * 200_000,
     "a" * 100_000,
     "\\",
     "().*[",
@@ -268,6 +269,23 @@ def test_a_plugged_retriever_must_score_in_numbers(kb: KnowledgeBase, score: flo
         kb.search_in_datasets("x", [dataset.id], limited)
 
 
+def test_an_arm_that_nobody_registered_leaves_the_others(kb: KnowledgeBase, fruit: Dataset) -> None:
+    config = RetrievalConfig(weights={"gone": 1, "full_text": 1})
+    result = kb.search_in_datasets("苹果", [fruit.id], config)
+    assert result
+    assert ("gone", "UnknownName") in [(miss.part, miss.error) for miss in result.degraded]
+    with pytest.raises(UnknownName, match="gone"):
+        kb.search_in_datasets("苹果", [fruit.id], RetrievalConfig(weights={"gone": 1}))
+
+
+@pytest.mark.parametrize("stored", ["5", '"x"', "null", "[1]", '{"self": 1}', '{"k": "many"}'])
+def test_a_damaged_stored_config_costs_itself_only(kb: KnowledgeBase, stored: str) -> None:
+    dataset = filled(kb, "a", ["苹果"])
+    with kb.db.transaction() as conn:
+        conn.execute("UPDATE dataset SET retrieval_config = %s::jsonb", (stored,))
+    assert len(kb.search_in_datasets("苹果", [dataset.id])) == 1
+
+
 def test_what_is_no_id_or_no_text_is_refused_by_type(kb: KnowledgeBase, fruit: Dataset) -> None:
     for call in (
         lambda: kb.search_in_datasets("x", [fruit]),  # type: ignore[list-item]
@@ -313,7 +331,7 @@ def test_a_plugged_retriever_is_guarded_like_ours(kb: KnowledgeBase) -> None:
     class Plugged(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):  # type: ignore[no-untyped-def]
             found = [*ids, "unknown"]
-            return [LCDocument("forged", id=i, metadata={"score": 1.5}) for i in found]
+            return [LCDocument("forged", id=i, metadata={"score": 1.5}) for i in found * 2]
 
     registry.register("retrievers", "plugged", lambda *_: Plugged())
     result = kb.search_in_datasets("x", [dataset.id], RetrievalConfig(retriever="plugged"))

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb_tools.config import PreProcess
-from kb_tools.ingest.clean import clean
+from kb_tools.ingest.clean import clean, remove_trailing_space, remove_url_and_email
 from kb_tools.text.characters import storable
 
 EVERYTHING = tuple(PreProcess)
@@ -83,3 +83,10 @@ def test_a_url_never_takes_the_chinese_text_around_it(before: str, after: str) -
 def test_long_text_of_address_characters_is_cleaned_in_linear_time() -> None:
     text = "a.b-c_d@" * 50_000 + "http://" * 50_000
     assert len(clean(text, EVERYTHING)) <= len(text)
+
+
+@pytest.mark.timeout(30)  # each took minutes when time grew with the square
+def test_long_runs_are_cleaned_in_time_that_grows_with_them() -> None:
+    blanks = "x" + " " * 200_000 + "x"
+    assert remove_trailing_space(blanks) == blanks
+    assert remove_url_and_email("见 http://a.com/" + ")" * 200_000).startswith("见 ")

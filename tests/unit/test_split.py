@@ -175,3 +175,10 @@ def test_a_separator_that_takes_for_ever_is_refused_by_name(
 def test_a_long_text_without_any_separator_is_split(text: str) -> None:
     _, pieces = pieces_of(text, ProcessRule.automatic())
     assert sum(len(piece.content) for piece in pieces) >= len(text) * 0.9
+
+
+@pytest.mark.timeout(60)  # took minutes when time grew with the square
+def test_a_long_run_of_blanks_is_split_in_time_that_grows_with_it() -> None:
+    rule = ProcessRule.custom(chunk_size=100, pre_process=())
+    text = "word " * 300 + " " * 100_000 + "word " * 300
+    assert len(split(assemble(Parsed((Block(text),)), rule), rule)) > 3

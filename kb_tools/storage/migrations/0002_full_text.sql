@@ -28,7 +28,7 @@ CREATE TABLE full_text_statistics (
 
 -- The counts follow the rows whoever adds or deletes them, a cascade included, so that no code
 -- can forget them. Rows are never updated: a change is a delete and an insert.
-CREATE FUNCTION full_text_count() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION full_text_count() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
     step int := CASE TG_OP WHEN 'INSERT' THEN 1 ELSE -1 END;
 BEGIN
