@@ -8,7 +8,7 @@ import pytest
 from benchmarks.quality import Row, evaluate, load
 from kb_tools.embeddings import LocalEmbeddings
 
-SETS = Path(os.environ.get("KB_EVAL_DIR", "nowhere"))
+SETS = Path(os.environ.get("KB_EVAL_DIR") or "nowhere")
 
 pytestmark = [
     pytest.mark.skipif(not SETS.is_dir(), reason="KB_EVAL_DIR names no folder of retrieval sets"),

@@ -97,7 +97,8 @@ def test_command_line_finds_the_same(
     monkeypatch.setattr(KnowledgeBase, "open", lambda *_, **__: kb)
     monkeypatch.setattr(KnowledgeBase, "close", lambda _: None)
     names = [option for dataset in datasets for option in ("--in", dataset.name)]
-    printed = CliRunner().invoke(app, [command, query, *names, "-k", "9", "--json"]).stdout
+    place = ["--kb", "postgresql://not-asked"]
+    printed = CliRunner().invoke(app, [command, query, *names, *place, "-k", "9", "--json"]).stdout
     rows = json.loads(printed)["documents" if command == "search" else "hits"]
     ids = [dataset.id for dataset in datasets]
     found = [(row.get("segment_id") or row["id"], row["score"]) for row in rows]
