@@ -31,3 +31,9 @@ def test_every_make_target_it_names_exists() -> None:
 def test_every_file_it_links_to_exists() -> None:
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert (ROOT / link).exists(), link
+
+
+def test_its_figures_are_those_of_the_last_evaluation() -> None:
+    measured = (ROOT / "benchmarks" / "results" / "quality.md").read_text("utf-8")
+    table = measured.split("## nDCG@10\n\n")[1].split("\n\n")[0]
+    assert table in README
