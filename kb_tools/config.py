@@ -46,7 +46,9 @@ def _canonical_retriever(name: object) -> object:
 
 
 def _threshold_or_none(value: object) -> object:
-    return None if value in (0, 0.0, "0") and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        raise ValueError("a threshold is a number")
+    return None if value in (0, "0") else value
 
 
 class Checked(BaseModel):
@@ -104,7 +106,10 @@ class RetrievalConfig(Checked):
         default=None, description="weight of each arm of hybrid, by name; None: the fusion's own"
     )
     token_budget: int | None = Field(
-        default=8000, ge=1, description="most tokens of the rendered text; None: unlimited"
+        default=8000,
+        ge=1,
+        strict=True,
+        description="most tokens of the rendered text; None: unlimited",
     )
     merge: Literal["fair", "router"] = "fair"
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from psycopg.errors import ForeignKeyViolation
+
 from kb_tools import db
 from kb_tools.assets.pages import page_of
 from kb_tools.config import ProcessRule
@@ -154,6 +156,8 @@ def _insert_all_or_none(
     """Store rows and bytes of all sources; if one cannot be read, none is kept."""
     try:
         return _insert(kb, dataset_id, batch, rule, builder, new_documents)
+    except ForeignKeyViolation:
+        raise NotFound(f"no dataset with id {dataset_id!r}: it was deleted just now") from None
     except BaseException:
         with kb.db.transaction() as conn:
             documents.delete_batch(conn, batch)

@@ -86,9 +86,9 @@ def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
 
 
 def _analysed(segment: PendingSegment, vector: Vector) -> IndexedSegment:
-    keywords = extract_keywords(segment.content)
-    terms = segment_terms(segment.heading or segment.title, segment.content, keywords)
-    return IndexedSegment(segment, vector, keywords, terms)
+    # Keywords taken from the text count no more than they stand there: no need to pass them on.
+    terms = segment_terms(segment.heading or segment.title, segment.content)
+    return IndexedSegment(segment, vector, extract_keywords(segment.content), terms)
 
 
 def _vectors(

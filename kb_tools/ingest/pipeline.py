@@ -272,8 +272,8 @@ def _title(text: _Text) -> str:
 def _insert(conn: Connection, cut: Sequence[_Cut]) -> None:
     if not cut:
         return
-    for item in cut:
-        segments.insert(conn, item.document.dataset_id, item.document.id, item.segments)
+    new = {item.document.id: item.segments for item in cut}
+    segments.insert(conn, cut[0].document.dataset_id, new)
     documents.split(conn, [_totals(item) for item in cut])
 
 

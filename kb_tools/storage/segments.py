@@ -1,6 +1,6 @@
 """Rows of segments, among them the read guard's: what a user may see right now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -106,16 +106,14 @@ def any_visible(conn: Connection, dataset_ids: Sequence[str]) -> bool:
     return bool(found and found[0])
 
 
-def insert(
-    conn: Connection, dataset_id: str, document_id: str, segments: Sequence[NewSegment]
-) -> None:
-    """Add a document's segments, waiting to be indexed."""
+def insert(conn: Connection, dataset_id: str, segments: Mapping[str, Sequence[NewSegment]]) -> None:
+    """Add the segments of documents (document id -> segments), waiting to be indexed."""
     columns = """
         COPY segment (id, dataset_id, document_id, position, content, title, heading, page, span,
                       character_count, token_count, hash) FROM STDIN
     """
     with conn.cursor().copy(columns) as copy:
-        for new in segments:
+        for document_id, new in ((i, new) for i, some in segments.items() for new in some):
             copy.write_row(
                 (
                     new.id, dataset_id, document_id, new.position, new.content, new.title,
