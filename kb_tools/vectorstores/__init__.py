@@ -8,20 +8,17 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, TypeAlias, cast, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
 from psycopg import Connection
 
 from kb_tools import registry
 from kb_tools.db import Database
+from kb_tools.embeddings import Vector as Vector
 from kb_tools.errors import KnowledgeBaseError
 from kb_tools.settings import Settings
 
 logger = logging.getLogger(__name__)
-
-Vector: TypeAlias = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
