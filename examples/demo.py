@@ -4,6 +4,7 @@ python examples/demo.py [folder]
 """
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -51,13 +52,18 @@ def print_passage(document: LCDocument, question: str) -> None:
 
 
 def nearest_part(text: str, question: str) -> str:
-    """Return the stretch of `text` that shares most pairs of letters with the question."""
-    pairs = {question[at : at + 2].lower() for at in range(len(question) - 1)}
+    """Return the stretch of `text` that holds most of the question's words and pairs of signs."""
+    if len(text) <= 1.5 * WIDTH:
+        return text
+    pairs = re.findall(r"(?=([一-龥]{2}))", question)
+    sought = {*re.findall(r"[a-z0-9-]{3,}", question.lower()), *pairs}
 
-    def shared(start: int) -> int:
-        return sum(pair in text[start : start + WIDTH].lower() for pair in pairs)
+    def found(start: int) -> int:
+        stretch = text[start : start + WIDTH].lower()
+        return sum(len(part) for part in sought if part in stretch)
 
-    start = max(range(0, max(len(text) - WIDTH // 2, 1), 10), key=shared)
+    # Of equally good stretches the last: what follows the first word is worth more than what leads.
+    start = max(range(max(len(text) - WIDTH // 2, 1)), key=lambda at: (found(at), at))
     return ("…" if start else "") + text[start : start + WIDTH]
 
 
