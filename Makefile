@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 DEMO_KB ?= demo-kb
 
-.PHONY: help demo test lint types notebooks eval clean
+.PHONY: help demo test lint notebooks eval clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from kb_tools import citations
-from kb_tools.assets.datasets import get_dataset
 from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput
 from kb_tools.models import Dataset, Degraded, Reason
 from kb_tools.resources import Resources
 from kb_tools.search import Origin, SearchResult, fence_secret, run
+from kb_tools.storage import datasets
 
 DATASETS_GONE = (
     "知识库已被删除, 无法检索。The datasets to search were deleted, so nothing can be found: "
@@ -75,7 +75,8 @@ def bound_datasets(kb: Resources, dataset_ids: Sequence[str]) -> list[Dataset]:
     """Return the datasets, each once. Raises NotFound, or InvalidInput if there is no id."""
     if isinstance(dataset_ids, str) or not dataset_ids:
         raise InvalidInput(f"dataset_ids is a list of at least one id; got {dataset_ids!r}")
-    return [get_dataset(kb, dataset_id) for dataset_id in dict.fromkeys(dataset_ids)]
+    with kb.db.transaction() as conn:
+        return [datasets.owned(conn, kb.account, i) for i in dict.fromkeys(dataset_ids)]
 
 
 def _why_nothing(result: SearchResult) -> str:

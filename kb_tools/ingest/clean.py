@@ -1,9 +1,7 @@
 """Clean text: drop what nobody wrote, keep every letter.
 
 Always: NUL, control and zero-width characters go, lone surrogates become U+FFFD, line ends become
-\\n. By rule: runs of blanks, and URLs with e-mail addresses. Two joiners are kept where they are
-part of the writing: ZWJ between the parts of an emoji and in scripts that shape with it, ZWNJ in
-those scripts (Arabic, Persian, Indic ones).
+\\n (text/characters.py). By rule: runs of blanks, and URLs with e-mail addresses.
 """
 
 import re
@@ -11,9 +9,10 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from kb_tools.text.characters import visible
+
 if TYPE_CHECKING:
     from kb_tools.config import PreProcess
-from kb_tools.text.characters import visible
 
 _BLANKS = re.compile(r"[^\S\n]+")
 _LINE_EDGES = re.compile(r" ?\n ?")

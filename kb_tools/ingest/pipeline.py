@@ -128,11 +128,13 @@ class Step:
 def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Yield ids in groups of some hundred documents, or some tens of megabytes."""
     group: list[str] = []
-    for document_id in sizes:
+    total = 0
+    for document_id, size in sizes.items():
         group.append(document_id)
-        if len(group) == GROUP_DOCUMENTS or sum(sizes[i] for i in group) > GROUP_BYTES:
+        total += size
+        if len(group) == GROUP_DOCUMENTS or total > GROUP_BYTES:
             yield group
-            group = []
+            group, total = [], 0
     if group:
         yield group
 
