@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import psycopg
 from psycopg import Connection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import InsufficientPrivilege
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
@@ -86,8 +87,9 @@ class Database:
     ) -> Iterator[Connection[TupleRow]]:
         """One transaction in our schema; rows are tuples unless a cursor says otherwise.
 
-        Raises BackendError if the server fails or cancels a statement. `statement_timeout_seconds`
-        is for each statement of this transaction; None keeps the server's.
+        Raises BackendError if the server fails, or refuses or cancels a statement.
+        `statement_timeout_seconds` is for each statement of this transaction; None keeps the
+        server's.
         """
 
         def prepare(conn: Connection[TupleRow]) -> None:
@@ -516,6 +518,12 @@ def _backend_errors(place: str) -> Iterator[None]:
     """Replace the driver's errors by ours; its words can hold what must not be logged."""
     try:
         yield
+    except InsufficientPrivilege as error:
+        # The server names the object here, and nothing else.
+        raise BackendError(
+            f"PostgreSQL at {place} refused: {error.diag.message_primary}; let the owner do it, or "
+            "grant this role what is missing"
+        ) from None
     except _FAILED as error:
         raise _backend_error(error, place) from None
 

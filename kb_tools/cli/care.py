@@ -7,6 +7,7 @@ import typer
 from kb_tools.cli.options import AsJson, At, Embedder, opened
 from kb_tools.cli.output import show
 from kb_tools.db import Database
+from kb_tools.errors import InvalidInput
 from kb_tools.settings import read_settings
 from kb_tools.storage import migrate as migrations
 
@@ -24,15 +25,23 @@ def init(at: At = "./kb", embeddings: Embedder = "local", as_json: AsJson = Fals
 def migrate(
     at: At = "./kb",
     sql: Annotated[bool, typer.Option("--sql", help="Print the SQL for a DBA instead.")] = False,
+    role: Annotated[
+        str | None, typer.Option("--role", help="With --sql: grant this role what it needs.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring the schema up to date; twice changes nothing.
 
-    Example: kb migrate --sql > kb_tools.sql
+    On a server where you may not, let a DBA run the printed script; it can be run again after an
+    upgrade. --role names the role that the program connects as.
+
+    Example: kb migrate --sql --role my_app > kb_tools.sql
     """
     settings = read_settings()
+    if role is not None and not sql:
+        raise InvalidInput("--role goes with --sql: only the printed script grants anything")
     if sql:
-        script = migrations.script(settings.db_schema)
+        script = migrations.script(settings.db_schema, role)
         show({"sql": script}, True, "") if as_json else typer.echo(script, nl=False)
         return
     with Database.open(at, settings) as db:

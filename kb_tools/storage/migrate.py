@@ -1,13 +1,21 @@
 """Bring the schema up to date: numbered .sql files, each once, under one lock."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from psycopg import Connection, errors, sql
+from psycopg import Connection, sql
 
 from kb_tools import db
 from kb_tools.errors import InvalidState
+from kb_tools.storage import privileges
+
+_MIGRATION_TABLE = """
+CREATE TABLE IF NOT EXISTS migration (
+    version int PRIMARY KEY, name text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
 
 
 @dataclass(frozen=True)
@@ -31,70 +39,82 @@ def migrations() -> list[Migration]:
 def migrate(database: db.Database, schema: str) -> list[str]:
     """Apply what is missing, all of it or nothing, and return the names applied.
 
-    Doing it twice changes nothing; two processes at once wait for one another. Raises
-    InvalidState when the database was written by a newer version, or when pgvector is missing
-    and this role may not create it.
+    Doing it twice changes nothing; two processes at once wait for one another. A schema that is up
+    to date needs no right to change it. Raises InvalidState when the database was written by a
+    newer version, when pgvector is missing, or when our role may not do what is needed.
     """
     with database.direct() as conn:
         db.lock(conn, f"kb_tools migrate {schema}")
-        _create_extension(conn)
-        conn.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        privileges.create_extension(conn)
+        privileges.require_extension(conn)
+        privileges.create_schema(conn, schema)
+        privileges.require_schema(conn, schema, create=False)
         _use(conn, schema)
-        conn.execute(
-            """
-            CREATE TABLE IF NOT EXISTS migration (
-                version int PRIMARY KEY, name text NOT NULL,
-                applied_at timestamptz NOT NULL DEFAULT now()
-            )
-            """
-        )
         pending = list(_pending(conn))
-        for migration in pending:
-            # The files are part of this package, so their text is as literal as this line.
-            conn.execute(migration.statements)
-            conn.execute(
-                "INSERT INTO migration (version, name) VALUES (%s, %s)",
-                (migration.version, migration.name),
-            )
+        if pending:
+            _apply(conn, schema, pending)
     return [migration.name for migration in pending]
 
 
 def require_current(database: db.Database, schema: str) -> None:
-    """Raise InvalidState unless every migration has been applied."""
-    try:
-        with database.transaction() as conn:
-            pending = [migration.name for migration in _pending(conn)]
-    except errors.UndefinedTable:
-        pending = [migration.name for migration in migrations()]
+    """Raise InvalidState unless every migration has been applied and our role may use them."""
+    with database.transaction() as conn:
+        privileges.require_extension(conn)
+        privileges.require_schema(conn, schema, create=False)
+        pending = [migration.name for migration in _pending(conn)]
     if pending:
         raise InvalidState(f"schema {schema!r} lacks {', '.join(pending)}; run `kb migrate`")
 
 
-def script(schema: str) -> str:
-    """Return all SQL as one script for a database administrator."""
+def script(schema: str, role: str | None = None) -> str:
+    """Return all SQL as one script for a database administrator; twice changes nothing.
+
+    `role` is granted what it needs to work with the result without owning it.
+    """
     name = '"' + schema.replace('"', '""') + '"'
     parts = [
         "BEGIN;",
         "CREATE EXTENSION IF NOT EXISTS vector;",
         f"CREATE SCHEMA IF NOT EXISTS {name};",
-        f"SET LOCAL search_path TO {name}, public;",
-        "CREATE TABLE migration (version int PRIMARY KEY, name text NOT NULL, "
-        "applied_at timestamptz NOT NULL DEFAULT now());",
+        f"SET LOCAL search_path TO {name};",
+        f"{_MIGRATION_TABLE.strip()};",
+        *map(_unless_done, migrations()),
     ]
-    for migration in migrations():
-        parts += [
-            f"-- {migration.name}",
-            migration.statements.strip(),
-            # Number and name of a file of this package, not of a user.
-            f"INSERT INTO migration (version, name) VALUES "  # noqa: S608
-            f"({migration.version}, '{migration.name}');",
-        ]
+    if role is not None:
+        parts.append(privileges.grants(schema, role))
     return "\n\n".join([*parts, "COMMIT;"]) + "\n"
 
 
+def _unless_done(migration: Migration) -> str:
+    """Return a migration as a block that does nothing where it was applied before."""
+    # Number, name and text are those of a file of this package, not of a user.
+    return (
+        f"-- {migration.name}\n"
+        "DO $kb_block$ BEGIN\n"
+        f"IF NOT EXISTS (SELECT FROM migration WHERE version = {migration.version}) THEN\n"
+        f"EXECUTE $kb_file$\n\n{migration.statements.strip()}\n\n$kb_file$;\n"
+        "INSERT INTO migration (version, name) "
+        f"VALUES ({migration.version}, '{migration.name}');\n"
+        "END IF; END $kb_block$;"
+    )
+
+
+def _apply(conn: Connection, schema: str, pending: Sequence[Migration]) -> None:
+    privileges.require_schema(conn, schema, create=True)
+    privileges.require_ownership(conn, schema)
+    conn.execute(_MIGRATION_TABLE)
+    for migration in pending:
+        # The files are part of this package, so their text is as literal as this line.
+        conn.execute(migration.statements)
+        conn.execute(
+            "INSERT INTO migration (version, name) VALUES (%s, %s)",
+            (migration.version, migration.name),
+        )
+
+
 def _pending(conn: Connection) -> Iterator[Migration]:
-    done = {version for (version,) in conn.execute("SELECT version FROM migration").fetchall()}
     known = migrations()
+    done = _done(conn)
     unknown = done - {migration.version for migration in known}
     if unknown:
         raise InvalidState(
@@ -104,16 +124,11 @@ def _pending(conn: Connection) -> Iterator[Migration]:
     return (migration for migration in known if migration.version not in done)
 
 
-def _create_extension(conn: Connection) -> None:
-    if conn.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone():
-        return
-    try:
-        conn.execute("CREATE EXTENSION IF NOT EXISTS vector")
-    except (errors.InsufficientPrivilege, errors.FeatureNotSupported, errors.UndefinedFile):
-        raise InvalidState(
-            "the extension pgvector is missing in this database and could not be created; "
-            "install pgvector >= 0.5 and let a superuser run: CREATE EXTENSION vector"
-        ) from None
+def _done(conn: Connection) -> set[int]:
+    """Return the versions that were applied; none where there is no table yet."""
+    if conn.execute("SELECT to_regclass('migration')").fetchone() == (None,):
+        return set()
+    return {version for (version,) in conn.execute("SELECT version FROM migration").fetchall()}
 
 
 def _use(conn: Connection, schema: str) -> None:

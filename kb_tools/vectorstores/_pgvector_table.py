@@ -14,7 +14,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from kb_tools import db
-from kb_tools.errors import InvalidState
+from kb_tools.errors import BackendError, InvalidState
 from kb_tools.vectorstores import Point, Space, Vector
 
 FULL_PRECISION_DIMENSIONS = 2000  # above, half precision, which pgvector can index
@@ -77,6 +77,7 @@ def find_or_make(conn: Connection, space: Space, schema: str) -> Table:
     db.lock(conn, f"kb_tools vectors {schema}")
     found = find(conn, space)
     if found is None:
+        _require_create(conn, space, schema)
         _make(conn, space)
         found = find(conn, space)
     assert found is not None  # it was made
@@ -92,6 +93,21 @@ def write(conn: Connection, table: Table, points: Sequence[Point]) -> None:
         _copy(conn, table, rows)
     else:
         _write_each(conn, table, rows)
+
+
+def _require_create(conn: Connection, space: Space, schema: str) -> None:
+    row = conn.execute(
+        "SELECT has_schema_privilege(%s, 'CREATE'), current_user", (schema,)
+    ).fetchone()
+    assert row is not None  # a row without a table
+    allowed, role = row
+    if not allowed:
+        grant = sql.SQL("GRANT CREATE ON SCHEMA {} TO {}")
+        statement = grant.format(sql.Identifier(schema), sql.Identifier(role)).as_string(conn)
+        raise BackendError(
+            f"the vectors of {space.model!r} get a table when the first is written, which role "
+            f"{role!r} may not make; let the owner of the schema run: {statement}"
+        )
 
 
 def _make(conn: Connection, space: Space) -> None:

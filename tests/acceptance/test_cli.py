@@ -262,6 +262,12 @@ def test_printed_sql_makes_the_schema_that_migrate_makes(run: Run, server_folder
     assert data(run("migrate", "--json")) == {"applied": []}
 
 
+def test_printed_sql_grants_a_role_what_it_needs(run: Run) -> None:
+    assert "GRANT" not in run("migrate", "--sql").stdout
+    assert 'TO "my_app";' in run("migrate", "--sql", "--role", "my_app").stdout
+    assert_one_line(run("migrate", "--role", "my_app"), "--role goes with --sql")
+
+
 def test_nothing_from_a_document_steers_the_terminal(run: Run) -> None:
     Path("a\x1b[31m\n\u202eb.txt").write_text(f"年假 {HOSTILE}")
     run("dataset", "create", f"手册{HOSTILE}")

@@ -4,16 +4,13 @@ import fcntl
 import io
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -256,50 +253,14 @@ def test_what_is_no_place_for_a_database_is_refused_without_its_secret(where: ob
     assert SECRET not in text.replace(str(Path(__file__)), "")
 
 
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.defpath}:/usr/sbin:/usr/local/sbin")
-
-
 @pytest.fixture
-def pgbouncer_url(folder: Path) -> Iterator[str]:
-    """PgBouncer in transaction mode before a server, with two connections for everybody."""
-    if PGBOUNCER is None:
-        pytest.skip("pgbouncer is not installed")
-    with (
-        EmbeddedServer.open(folder) as server,
-        tempfile.TemporaryDirectory() as configuration,
-        socket.create_server(("127.0.0.1", 0)) as chosen,
-    ):
+def pgbouncer_url(
+    folder: Path, pgbouncer: Callable[[EmbeddedServer, str, str], str]
+) -> Iterator[str]:
+    """PgBouncer in transaction mode before a server of this test's own."""
+    with EmbeddedServer.open(folder) as server:
         allow_login(server, "local kb kb trust")
-        port = chosen.getsockname()[1]
-        chosen.close()
-        os.chmod(configuration, 0o755)
-        Path(configuration, "users").write_text(f'"kb" "{SECRET}"\n')
-        Path(configuration, "ini").write_text(
-            "[databases]\nkb = host=/proc/self/cwd port=5432 dbname=kb user=kb\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
-            f"auth_type = plain\nauth_file = {configuration}/users\n"
-            "pool_mode = transaction\ndefault_pool_size = 2\n"
-        )
-        data = folder / "postgres" / "data"
-        owner = data.stat() if os.geteuid() == 0 else None
-        process = subprocess.Popen(
-            [PGBOUNCER, f"{configuration}/ini"], cwd=data,
-            user=owner and owner.st_uid, group=owner and owner.st_gid,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        yield f"postgresql://kb:{URL_SECRET}@127.0.0.1:{port}/kb"
-        process.terminate()
-        process.wait()
-
-
-def opened_when_listening(url: str) -> Database:
-    """The database behind a PgBouncer that was only just started."""
-    for _ in range(200):
-        try:
-            return Database.open(url, fast())
-        except BackendError:
-            time.sleep(0.05)
-    pytest.fail("pgbouncer does not listen")
+        yield pgbouncer(server, "kb", "kb")
 
 
 def test_many_threads_work_through_pgbouncer_in_transaction_mode(pgbouncer_url: str) -> None:
@@ -312,7 +273,7 @@ def test_many_threads_work_through_pgbouncer_in_transaction_mode(pgbouncer_url: 
                 found.append(conn.execute("SELECT '[1]'::vector::text, %s", (turn,)).fetchone())
         found.append(search_path(database))
 
-    with opened_when_listening(pgbouncer_url) as database:
+    with Database.open(pgbouncer_url, fast()) as database:
         threads = [threading.Thread(target=work, args=(database,)) for _ in range(6)]
         for thread in threads:
             thread.start()
@@ -589,7 +550,7 @@ def test_a_masked_url_shows_the_place_only(url: str, shown: str) -> None:
 
 def test_a_session_is_refused_behind_pgbouncer(pgbouncer_url: str) -> None:
     with (
-        opened_when_listening(pgbouncer_url) as database,
+        Database.open(pgbouncer_url, fast()) as database,
         pytest.raises(InvalidState, match="direct_url"),
         database.session(),
     ):
