@@ -27,7 +27,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from kb_tools.errors import BackendError, InvalidInput, InvalidState
+from kb_tools.errors import BackendError, ConnectionLost, InvalidInput, InvalidState
 from kb_tools.settings import Settings
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Database:
     ) -> Iterator[Connection[TupleRow]]:
         """One transaction in our schema; rows are tuples unless a cursor says otherwise.
 
-        Raises BackendError if the server fails, or refuses or cancels a statement.
+        Raises BackendError if the server fails, or refuses or cancels a statement; ConnectionLost
+        if it went away meanwhile: the next transaction starts an embedded server again.
         `statement_timeout_seconds` is for each statement of this transaction; None keeps the
         server's.
         """
@@ -156,7 +157,14 @@ class Database:
         if self._process != os.getpid():
             raise InvalidState("this database was opened before a fork; open it in this process")
         with _backend_errors(self._pool.place), contextlib.ExitStack() as stack:
-            yield self._begin(stack, prepare)
+            conn = self._begin(stack, prepare)
+            try:
+                with stack.pop_all():
+                    yield conn
+            except _FAILED as error:
+                if not conn.closed:
+                    raise
+                raise _connection_lost(error, self._pool.place) from None
 
     def _begin(self, stack: contextlib.ExitStack, prepare: _Prepare | None) -> Connection[TupleRow]:
         """Return a connection that answered; one that broke while it lay idle is replaced."""
@@ -528,13 +536,25 @@ def _backend_errors(place: str) -> Iterator[None]:
         raise _backend_error(error, place) from None
 
 
+def _connection_lost(error: psycopg.Error, place: str) -> ConnectionLost:
+    return ConnectionLost(
+        f"PostgreSQL at {place} went away in the middle of a transaction: {_kind(error)}; what was "
+        "committed before is kept, so call again"
+    )
+
+
 def _backend_error(error: psycopg.Error, place: str) -> BackendError:
     said = str(error).lower()
     hint = next((ours for theirs, ours in _HINTS.items() if theirs in said), None)
-    kind = f"{type(error).__name__} {error.sqlstate}" if error.sqlstate else type(error).__name__
     if isinstance(error, PoolTimeout):
         hint = "no free connection in time: all are in use, or the server does not answer"
-    return BackendError(f"PostgreSQL at {place} failed: {kind}{f' ({hint})' if hint else ''}")
+    hint = f" ({hint})" if hint else ""
+    return BackendError(f"PostgreSQL at {place} failed: {_kind(error)}{hint}")
+
+
+def _kind(error: psycopg.Error) -> str:
+    name = type(error).__name__
+    return f"{name} {error.sqlstate}" if error.sqlstate else name
 
 
 # At exit

@@ -8,6 +8,7 @@
     ├── BuildFailed         documents of a batch ended in error
     ├── ParseError          a file gives no text (ingest/parsed.py)
     ├── BackendError        database, vector store or model did not answer
+    │   └── ConnectionLost  the database went away in the middle of a transaction
     └── MissingDependency   an optional package is needed; the message names the extra
 
 Messages say what was wrong, with the value, and what to do. They never hold a connection
@@ -55,6 +56,10 @@ class BuildFailed(KnowledgeBaseError):
 
 class BackendError(KnowledgeBaseError):
     """A database, vector store or model failed; the message names which, never its own words."""
+
+
+class ConnectionLost(BackendError):
+    """The database went away in the middle of a transaction; what was committed before is kept."""
 
 
 class MissingDependency(KnowledgeBaseError, ImportError):

@@ -6,7 +6,7 @@ thousand transactions; one that fails ends in error with its reason, and the oth
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
 from pathlib import PurePosixPath
@@ -15,7 +15,7 @@ from typing import TypeVar
 from psycopg import Connection
 
 from kb_tools.config import PreProcess, ProcessRule, RuleMode
-from kb_tools.errors import KnowledgeBaseError
+from kb_tools.errors import BackendError, ConnectionLost, KnowledgeBaseError
 from kb_tools.ingest.clean import clean
 from kb_tools.ingest.cleaned import CleanedText, assemble
 from kb_tools.ingest.indexing import index_segments
@@ -49,6 +49,11 @@ class Tally:
     documents: int = 0
     segments: int = 0
     segment_total: int = 0
+
+    def reset(self, earlier: "Tally") -> None:
+        """Count again from an earlier state."""
+        self.documents = earlier.documents
+        self.segments, self.segment_total = earlier.segments, earlier.segment_total
 
     def tell(self, current: str) -> None:
         """Report the present state; a listener that fails does not stop the build."""
@@ -93,13 +98,19 @@ class Work:
 def build(kb: Resources, lease: Lease, work: Sequence[Work], progress: Progress) -> None:
     """Take unfinished documents through all steps; each ends completed, or in error.
 
-    Documents that another process builds are left to it.
+    Documents that another process builds are left to it. If the database goes away, what it was
+    at is built once more; raises BackendError if it does not come back.
     """
     tally = Tally(progress, sum(len(part.sizes) for part in work))
-    with ParserProcess(kb.settings) as parser:
-        for part in work:
-            for ids in _groups(part.sizes):
-                _build_group(Step(kb, lease, part.rule, tally), parser, part.dataset_id, ids)
+    try:
+        with ParserProcess(kb.settings) as parser:
+            for part in work:
+                step = Step(kb, lease, part.rule, tally)
+                for ids in _groups(part.sizes):
+                    _build_group_through_a_crash(step, parser, part.dataset_id, ids)
+    except BackendError as error:
+        unfinished = "unfinished documents are kept, resume_builds() goes on with them"
+        raise type(error)(f"{error}; {unfinished}") from error
     _index_if_large(kb, [part.dataset_id for part in work])
 
 
@@ -137,6 +148,18 @@ def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
             group, total = [], 0
     if group:
         yield group
+
+
+def _build_group_through_a_crash(
+    step: Step, parser: ParserProcess, dataset_id: str, document_ids: Sequence[str]
+) -> None:
+    before = replace(step.tally)
+    try:
+        _build_group(step, parser, dataset_id, document_ids)
+    except ConnectionLost as error:
+        logger.warning("%s; building %d documents anew", error, len(document_ids))
+        step.tally.reset(before)
+        _build_group(step, parser, dataset_id, document_ids)
 
 
 def _build_group(

@@ -9,8 +9,10 @@ from langchain_core.documents import Document as LCDocument
 
 from kb_tools import InvalidState, KnowledgeBase
 from kb_tools.assets import documents as assets
+from kb_tools.errors import ConnectionLost
 from kb_tools.ingest import pipeline
 from kb_tools.ingest.lease import Lease, is_dead
+from kb_tools.ingest.progress import Built
 from kb_tools.models import Dataset, DocumentStatus
 from kb_tools.testing import FakeEmbeddings
 
@@ -56,6 +58,51 @@ def test_an_interrupted_build_is_finished_without_duplicates(
     found = kb.search_in_datasets("第3条", [dataset.id])
     assert found[0].page_content == TEXTS[3]
     assert kb.resume_builds(dataset.id) == []
+
+
+KILLED = """
+import os, sys
+from langchain_core.documents import Document as LCDocument
+from kb_tools import KnowledgeBase
+from kb_tools.ingest import pipeline
+from kb_tools.testing import FakeEmbeddings
+setattr(pipeline, sys.argv[2], lambda *_: os._exit(9))
+with KnowledgeBase.open(sys.argv[1], embeddings=FakeEmbeddings()) as kb:
+    dataset = kb.create_dataset("a")
+    kb.add_documents(dataset.id, [LCDocument(text) for text in sys.argv[3:]])
+"""
+
+
+def killed_process(folder: Path, step: str) -> None:
+    """Add three documents in a process that ends at `step` as if it was killed."""
+    command = [sys.executable, "-c", KILLED, str(folder), step, *TEXTS[:3]]
+    assert subprocess.run(command, check=False).returncode == 9
+
+
+def test_documents_of_a_process_killed_between_splitting_and_indexing_are_finished_once(
+    folder: Path,
+) -> None:
+    killed_process(folder, "_index_all")
+    with KnowledgeBase.open(folder, embeddings=FakeEmbeddings()) as kb:
+        dataset = kb.list_datasets()[0]
+        left = kb.list_documents(dataset.id)
+        assert [document.status for document in left] == [DocumentStatus.INDEXING] * 3
+        assert kb.dataset_statistics(dataset.id).segment_count == 3
+        assert [state.error for state in kb.resume_builds()] == [None] * 3
+        assert kb.resume_builds() == []
+        counts = kb.dataset_statistics(dataset.id)
+        assert (counts.completed_document_count, counts.segment_count) == (3, 3)
+
+
+def test_a_process_killed_in_the_first_of_three_documents_leaves_the_content_of_all(
+    folder: Path,
+) -> None:
+    killed_process(folder, "_read")
+    with KnowledgeBase.open(folder, embeddings=FakeEmbeddings()) as kb:
+        assert [state.error for state in kb.resume_builds()] == [None] * 3
+        dataset = kb.list_datasets()[0]
+        found = [kb.search_in_datasets(text, [dataset.id])[0] for text in TEXTS[:3]]
+        assert [document.page_content for document in found] == TEXTS[:3]
 
 
 def test_nothing_of_an_unfinished_document_is_found(
@@ -126,6 +173,43 @@ def test_a_dead_process_is_told_from_a_living_one(kb: KnowledgeBase) -> None:
     assert is_dead(f"{gone} id")
     assert not is_dead(Lease(kb).builder)
     assert not is_dead("another machine/boot/space:1:2 id")
+
+
+def crashing(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Let the server end the connection when documents are indexed, so many times."""
+    index_all, left = pipeline._index_all, [times]
+
+    def crash(*arguments: object) -> None:
+        if not left[0]:
+            return index_all(*arguments)  # type: ignore[arg-type]
+        left[0] -= 1
+        with kb.db.transaction() as conn:
+            conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return None
+
+    monkeypatch.setattr(pipeline, "_index_all", crash)
+
+
+def test_a_build_goes_on_when_the_database_went_away_and_came_back(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashing(kb, monkeypatch, times=1)
+    told: list[Built] = []
+    batch = kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS], progress=told.append)
+    assert [state.status for state in batch.states] == [DocumentStatus.COMPLETED] * 7
+    assert kb.dataset_statistics(dataset.id).segment_count == 7
+    last = told[-1]
+    assert (last.documents, last.segments, last.segment_total) == (7, 7, 7)
+
+
+def test_a_build_whose_database_stays_away_says_how_to_go_on(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashing(kb, monkeypatch, times=2)
+    with pytest.raises(ConnectionLost, match=r"went away.*resume_builds\(\) goes on"):
+        kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
+    assert [state.error for state in kb.resume_builds()] == [None] * 7
+    assert kb.dataset_statistics(dataset.id).segment_count == 7
 
 
 def test_resuming_needs_the_model_of_the_documents(
