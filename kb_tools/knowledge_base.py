@@ -23,6 +23,7 @@ from kb_tools.retrievers.keyword import keyword_table
 from kb_tools.settings import Settings, read_settings
 from kb_tools.storage import migrate
 from kb_tools.text.characters import storable
+from kb_tools.text.tokenize import Tokenizer
 from kb_tools.tools import as_retriever as retrievers
 from kb_tools.tools import dataset_retrieval as tools
 from kb_tools.vectorstores import VectorStores
@@ -55,9 +56,10 @@ class KnowledgeBase(Resources):
         string such as "openai:text-embedding-3-small", a LangChain Embeddings, or a mapping from
         names to them, whose first is used for new datasets. `migrate=False` leaves the schema
         alone. Raises BackendError if the database does not answer, InvalidState if its schema
-        does not fit.
+        does not fit, MissingDependency if the settings' tokenizer is not installed.
         """
         settings = settings or read_settings()
+        Tokenizer.of(settings.tokenizer)
         account = checked_account(account)
         models = EmbeddingModels.of(embeddings, settings)
         db = Database.open(where, settings)

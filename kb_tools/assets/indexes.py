@@ -8,6 +8,7 @@ from kb_tools.models import Dataset, embedded_text
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets, full_text, segments
 from kb_tools.text.terms import segment_terms
+from kb_tools.text.tokenize import Tokenizer
 from kb_tools.vectorstores import Point, Space, VectorStore
 
 PAGE = 256
@@ -41,14 +42,18 @@ def reembed_dataset(kb: Resources, dataset_id: str, model: str | None = None) ->
 
 def reindex_dataset(kb: Resources, dataset_id: str) -> None:
     """Build the full-text index anew from the rows, in one transaction. Raises NotFound."""
+    tokenizer = Tokenizer.of(kb.settings.tokenizer)
     with kb.db.transaction() as conn:
         db.lock(conn, f"dataset {dataset_id}")
         datasets.owned(conn, kb.account, dataset_id)
         full_text.clear(conn, dataset_id)
         for ids in _pages(segments.completed_ids(conn, dataset_id)):
             found = segments.read(conn, ids)
-            terms = [segment_terms(s.heading or s.title, s.content, s.keywords) for s in found]
-            full_text.write(conn, dataset_id, list(zip([s.id for s in found], terms, strict=True)))
+            terms = [
+                (s.id, segment_terms(tokenizer, s.heading or s.title, s.content, s.keywords))
+                for s in found
+            ]
+            full_text.write(conn, dataset_id, tokenizer, terms)
         datasets.touch(conn, dataset_id)
 
 

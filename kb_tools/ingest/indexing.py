@@ -17,7 +17,7 @@ from kb_tools.resources import Resources
 from kb_tools.storage import datasets, full_text, segments
 from kb_tools.storage.segments import PendingSegment
 from kb_tools.text.terms import SegmentTerms, segment_terms
-from kb_tools.text.tokenize import extract_keywords
+from kb_tools.text.tokenize import Tokenizer
 from kb_tools.vectorstores import Point, Space, Vector
 
 
@@ -73,7 +73,8 @@ def _embedded(
             return first
         return first + _embedded(kb, dataset, pending[half:], patience)
     patience.left = _Patience.left
-    return [_analysed(segment, vectors[segment.hash]) for segment in pending]
+    tokenizer = Tokenizer.of(kb.settings.tokenizer)
+    return [_analysed(tokenizer, segment, vectors[segment.hash]) for segment in pending]
 
 
 def _fail_all(kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError) -> None:
@@ -85,10 +86,10 @@ def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
     segments.fail(conn, [item.segment.id], reason)
 
 
-def _analysed(segment: PendingSegment, vector: Vector) -> IndexedSegment:
+def _analysed(tokenizer: Tokenizer, segment: PendingSegment, vector: Vector) -> IndexedSegment:
     # Keywords taken from the text count no more than they stand there: no need to pass them on.
-    terms = segment_terms(segment.heading or segment.title, segment.content)
-    return IndexedSegment(segment, vector, extract_keywords(segment.content), terms)
+    terms = segment_terms(tokenizer, segment.heading or segment.title, segment.content)
+    return IndexedSegment(segment, vector, tokenizer.extract_keywords(segment.content), terms)
 
 
 def _vectors(
@@ -133,7 +134,9 @@ def _write(
     # Read again under the lock: another process may have recorded its dimension first.
     kb.embeddings.check_dimension(datasets.owned(conn, kb.account, dataset.id), space.dimension)
     kb.vector_stores.of(space).upsert([_point(item) for item in items], conn=conn)
-    full_text.write(conn, dataset.id, [(item.segment.id, item.terms) for item in items])
+    tokenizer = Tokenizer.of(kb.settings.tokenizer)
+    terms = [(item.segment.id, item.terms) for item in items]
+    full_text.write(conn, dataset.id, tokenizer, terms)
     ids = [item.segment.id for item in items]
     segments.complete(conn, ids, [item.keywords for item in items])
     datasets.touch(conn, dataset.id)

@@ -14,7 +14,7 @@ from kb_tools.retrievers.base import GuardedRetriever, Hit
 from kb_tools.storage import full_text
 from kb_tools.text.bigrams import bigram_scores
 from kb_tools.text.terms import query_parts, query_terms
-from kb_tools.text.tokenize import signs
+from kb_tools.text.tokenize import Tokenizer, signs
 
 MAX_SIGNS = 64
 RESCORED = 100  # 0 switches the second look off
@@ -67,9 +67,11 @@ def lexical_hits(
     kb: Resources, query: str, dataset_ids: Sequence[str], pool: int, *, k: int
 ) -> Lexical:
     """Return the `pool` best visible segments; the trace says whether the first `k` are proven."""
+    tokenizer = Tokenizer.of(kb.settings.tokenizer)
     with trace.stage("bm25") as measured:
         with kb.db.transaction() as conn:
-            terms, found = _found(conn, query, dataset_ids, pool)
+            full_text.require_tokenizer(conn, dataset_ids, tokenizer)
+            terms, found = _found(conn, tokenizer, query, dataset_ids, pool)
             hits, gain = _with_second_look(conn, query, found.hits)
         measured.count = len(hits)
         measured.facts["exact"] = found.proven >= min(k, len(hits))
@@ -79,13 +81,13 @@ def lexical_hits(
 
 
 def _found(
-    conn: Connection, query: str, dataset_ids: Sequence[str], pool: int
+    conn: Connection, tokenizer: Tokenizer, query: str, dataset_ids: Sequence[str], pool: int
 ) -> tuple[list[str], full_text.Found]:
     """Search by the terms; if none is known by their parts, else by terms that hold those."""
-    terms = query_terms(query)
+    terms = query_terms(tokenizer, query)
     found = full_text.search(conn, dataset_ids, terms, pool)
     if not found.terms:
-        terms = query_parts(query)
+        terms = query_parts(tokenizer, query)
         found = full_text.search(conn, dataset_ids, terms, pool)
     if not found.terms:
         terms = full_text.terms_holding(

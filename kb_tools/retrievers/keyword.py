@@ -9,7 +9,7 @@ from kb_tools.config import RetrievalConfig
 from kb_tools.resources import Resources
 from kb_tools.retrievers.base import GuardedRetriever, Hit
 from kb_tools.storage import datasets, keywords
-from kb_tools.text.tokenize import extract_keywords
+from kb_tools.text.tokenize import Tokenizer
 
 
 class KeywordRetriever(GuardedRetriever):
@@ -27,7 +27,7 @@ class KeywordRetriever(GuardedRetriever):
         self, query: str, pool: int, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Hit]:
         """Return the `pool` segments with the most matching keywords."""
-        words = extract_keywords(query)
+        words = Tokenizer.of(self.kb.settings.tokenizer).extract_keywords(query)
         with self.kb.db.transaction() as conn:
             found = keywords.match(conn, self.dataset_ids, words, pool)
         return [

@@ -17,7 +17,7 @@ from psycopg import Connection
 
 from kb_tools.errors import InvalidState
 from kb_tools.text.terms import SegmentTerms
-from kb_tools.text.tokenize import TOKENIZER
+from kb_tools.text.tokenize import Tokenizer
 
 K1, B = 1.2, 0.75  # Robertson and Zaragoza 2009
 CANDIDATES = 6_000
@@ -90,17 +90,22 @@ class _Plan:
     visible_only: bool
 
 
-def write(conn: Connection, dataset_id: str, segments: Sequence[tuple[str, SegmentTerms]]) -> None:
-    """Index segments (id, terms), in place of what the index had for them.
+def write(
+    conn: Connection,
+    dataset_id: str,
+    tokenizer: Tokenizer,
+    segments: Sequence[tuple[str, SegmentTerms]],
+) -> None:
+    """Index segments (id, terms) that `tokenizer` cut, in place of what the index had for them.
 
     Raises InvalidState if the dataset's index was built by another tokenizer.
     """
     conn.execute(
         "INSERT INTO full_text_statistics (dataset_id, tokenizer) VALUES (%s, %s) "
         "ON CONFLICT DO NOTHING",
-        (dataset_id, TOKENIZER),
+        (dataset_id, tokenizer.name),
     )
-    _require_tokenizer(conn, [dataset_id])
+    require_tokenizer(conn, [dataset_id], tokenizer)
     ids = _term_ids(
         conn, dataset_id, sorted({term for _, segment in segments for term in segment.counts})
     )
@@ -133,10 +138,9 @@ def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], p
     """Return the `pool` best visible segments for the terms of a question.
 
     However many disabled segments rank above them, as many visible ones are returned as there
-    are. Document frequencies, count and mean length are those of all the datasets together.
-    Raises InvalidState if an index was built by another tokenizer.
+    are. Document frequencies, count and mean length are those of all the datasets together. The
+    terms must be those of the tokenizer that built the indexes: see `require_tokenizer`.
     """
-    _require_tokenizer(conn, dataset_ids)
     question = _question(conn, dataset_ids, terms)
     budget, visible_only = CANDIDATES, False
     while True:
@@ -181,18 +185,19 @@ def texts(conn: Connection, segment_ids: Sequence[str]) -> dict[str, str]:
     return dict(rows.fetchall())
 
 
-def _require_tokenizer(conn: Connection, dataset_ids: Sequence[str]) -> None:
+def require_tokenizer(conn: Connection, dataset_ids: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Raise InvalidState if an index was built by another tokenizer; one never mixes two."""
     other = conn.execute(
         """
         SELECT k.name, s.tokenizer FROM full_text_statistics s JOIN dataset k ON k.id = s.dataset_id
         WHERE s.dataset_id = ANY(%s) AND s.tokenizer <> %s LIMIT 1
         """,
-        (list(dataset_ids), TOKENIZER),
+        (list(dataset_ids), tokenizer.name),
     ).fetchone()
     if other:
         raise InvalidState(
             f"the full-text index of dataset {other[0]!r} was built by {other[1]}, "
-            f"this version uses {TOKENIZER}; run: kb dataset reindex NAME"
+            f"now {tokenizer.name} is in use; run: kb dataset reindex NAME"
         )
 
 

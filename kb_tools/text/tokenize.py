@@ -1,26 +1,31 @@
 """Cut text into the words that full text and keywords are made of, the same way on both sides.
 
 Folding comes first (width, case, traditional to simplified, accents), so a question matches
-however it was typed. Chinese is cut by jieba, other scripts at word boundaries. Any string is
-accepted; `TOKENIZER` names the rules and is stored with every index that was built by them.
+however it was typed. Chinese is cut by jieba or rjieba, other scripts at word boundaries. Any
+string is accepted. A tokenizer's name tells its rules and is stored with every index built by it.
 """
 
 import threading
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, cast
 
 import regex
 
+from kb_tools.errors import MissingDependency
+from kb_tools.settings import Engine
+
 if TYPE_CHECKING:
     import opencc
-    from jieba import Tokenizer
+    import rjieba
+    from jieba import Tokenizer as Jieba
     from jieba.analyse import TFIDF
     from Stemmer import Stemmer
 
-TOKENIZER = "jieba-0.42/porter2/1"
+RULES = "porter2/1"  # what is done around the engine; another number asks for a rebuild
 MAX_TERM_LENGTH = 64
 MAX_CACHED_LENGTH = 20_000
 MAX_RUN = 400
@@ -73,20 +78,10 @@ def fold(text: str) -> str:
     return cast(str, _simplifier().convert(folded)) if _HAN.search(folded) else folded
 
 
-def words(text: str) -> list[str]:
-    """Return the words of `text` in order: folded, not stemmed, at most 64 characters each."""
-    return list(_cut(text) if len(text) > MAX_CACHED_LENGTH else _cached_cut(text))
-
-
 def stems(cut: Iterable[str]) -> list[str]:
     """Return the index term of each word: English words without their ending (Porter 2)."""
     stemmer = _stemmer()
     return [stemmer.stemWord(word) if word.isascii() else word for word in cut]
-
-
-def with_parts(cut: Iterable[str]) -> list[str]:
-    """Return the words, each behind the dictionary words of two and three ideographs inside it."""
-    return [part for word in cut for part in (*_parts(word), word)]
 
 
 def signs(word: str) -> list[str]:
@@ -94,44 +89,83 @@ def signs(word: str) -> list[str]:
     return _HAN.findall(word)
 
 
-def query_words(query: str) -> list[str]:
-    """Return what a question is searched by: its words, without function words if others remain."""
-    cut = words(query)
-    return [word for word in cut if word not in STOP_WORDS] or cut
-
-
-def extract_keywords(text: str, limit: int = 10) -> list[str]:
-    """Return the `limit` words with the highest TF-IDF, best first: jieba's `extract_tags`, folded.
-
-    A text of nothing but single characters keeps those instead of having no keyword.
-    """
-    cut = words(text)
-    tags: list[str] = _tfidf().extract_tags(cut, topK=limit)
-    return tags or list(dict.fromkeys(cut))[:limit]
-
-
 def fold_keyword(keyword: str) -> str:
     """Return a keyword typed by a person as `extract_keywords` would write it."""
     return " ".join(fold(keyword).split())
 
 
-@lru_cache(maxsize=256)  # keywords and terms of one segment are made right after one another
-def _cached_cut(text: str) -> tuple[str, ...]:
-    return tuple(_cut(text))
+class Tokenizer:
+    """The way the text of an index and its questions are cut, by one engine: jieba or rjieba.
+
+    Usage:
+        tokenizer = Tokenizer.of("jieba")
+        tokenizer.words("退款政策")     # ["退款", "政策"]
+        tokenizer.name                  # "jieba-0.42/porter2/1"
+    """
+
+    def __init__(self, engine: Engine = "jieba") -> None:
+        """Load nothing yet. Raises MissingDependency if the engine is not installed."""
+        self.engine = engine
+        self.name = f"{engine}-{_version(engine)}/{RULES}"
+        # Keywords and terms of one segment are made right after one another.
+        self._recent = lru_cache(maxsize=64)(lambda text: tuple(self._cut(text)))
+
+    @staticmethod
+    @cache
+    def of(engine: Engine) -> "Tokenizer":
+        """Return the one tokenizer of an engine."""
+        return Tokenizer(engine)
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of `text` in order: folded, not stemmed, at most 64 characters each."""
+        return list(self._cut(text) if len(text) > MAX_CACHED_LENGTH else self._recent(text))
+
+    def with_parts(self, cut: Iterable[str]) -> list[str]:
+        """Return the words, each behind the known words of two and three ideographs inside it."""
+        return [part for word in cut for part in (*_parts(word), word)]
+
+    def query_words(self, query: str) -> list[str]:
+        """Return what a question is searched by: its words, no function words if others remain."""
+        cut = self.words(query)
+        return [word for word in cut if word not in STOP_WORDS] or cut
+
+    def extract_keywords(self, text: str, limit: int = 10) -> list[str]:
+        """Return the `limit` words with the highest TF-IDF, best first: jieba's `extract_tags`.
+
+        A text of nothing but single characters keeps those instead of having no keyword.
+        """
+        cut = self.words(text)
+        tags: list[str] = _tfidf().extract_tags(cut, topK=limit)
+        return tags or list(dict.fromkeys(cut))[:limit]
+
+    def _cut(self, text: str) -> Iterator[str]:
+        for match in _WORD.finditer(fold(text)):
+            script = match.lastgroup or ""
+            piece = match[script]
+            if script == "han":
+                # jieba takes time with the square of a run that it does not know.
+                for start in range(0, len(piece), MAX_RUN):
+                    yield from _cut_ideographs(self.engine)(piece[start : start + MAX_RUN])
+            elif script == "unspaced" and len(piece) > 2:
+                yield from (piece[i : i + 2] for i in range(len(piece) - 1))
+            else:
+                yield piece[:MAX_TERM_LENGTH]
 
 
-def _cut(text: str) -> Iterator[str]:
-    for match in _WORD.finditer(fold(text)):
-        script = match.lastgroup or ""
-        piece = match[script]
-        if script == "han":
-            # jieba takes time with the square of a run that it does not know.
-            for start in range(0, len(piece), MAX_RUN):
-                yield from _jieba().cut(piece[start : start + MAX_RUN])
-        elif script == "unspaced" and len(piece) > 2:
-            yield from (piece[i : i + 2] for i in range(len(piece) - 1))
-        else:
-            yield piece[:MAX_TERM_LENGTH]
+def _version(engine: Engine) -> str:
+    """Return major and minor version of an engine's package: its dictionary belongs to them."""
+    try:
+        return ".".join(version(engine).split(".")[:2])
+    except PackageNotFoundError:
+        raise MissingDependency.of_extra(engine, "fast") from None
+
+
+def _cut_ideographs(engine: Engine) -> Callable[[str], Iterable[str]]:
+    with _loading:
+        return cast(
+            "Callable[[str], Iterable[str]]",
+            _load_rjieba().cut if engine == "rjieba" else _load_jieba().cut,
+        )
 
 
 @lru_cache(maxsize=50_000)
@@ -151,13 +185,13 @@ class _AlreadyCut:
         return cut
 
 
-def _jieba() -> "Tokenizer":
+def _jieba() -> "Jieba":
     with _loading:
         return _load_jieba()
 
 
 @cache
-def _load_jieba() -> "Tokenizer":
+def _load_jieba() -> "Jieba":
     """Build a tokenizer of our own.
 
     The shared one changes with every `jieba.add_word` of the program, logs to stderr, and trusts
@@ -171,6 +205,13 @@ def _load_jieba() -> "Tokenizer":
         tokenizer.FREQ, tokenizer.total = tokenizer.gen_pfdict(tokenizer.get_dict_file())
     tokenizer.initialized = True
     return tokenizer
+
+
+@cache
+def _load_rjieba() -> "rjieba.Jieba":
+    import rjieba
+
+    return rjieba.Jieba()  # the shared one changes with every `rjieba.add_word` of the program
 
 
 def _tfidf() -> "TFIDF":

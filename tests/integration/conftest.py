@@ -16,7 +16,9 @@ from kb_tools.db import Database
 from kb_tools.embedded_server import EmbeddedServer
 from kb_tools.storage import full_text, migrate
 from kb_tools.text.terms import segment_terms
-from kb_tools.text.tokenize import extract_keywords
+from kb_tools.text.tokenize import Tokenizer
+
+TOKENIZER = Tokenizer.of("jieba")
 
 
 class Rows:
@@ -64,7 +66,7 @@ class Rows:
         owner = document_id or dataset_id
         with self.database.transaction() as conn:
             for segment_id, text in texts.items():
-                words = extract_keywords(text) if keywords is None else list(keywords)
+                words = TOKENIZER.extract_keywords(text) if keywords is None else list(keywords)
                 conn.execute(
                     """
                     INSERT INTO segment (id, dataset_id, document_id, position, content, span,
@@ -74,8 +76,11 @@ class Rows:
                     """,
                     (segment_id, dataset_id, owner, owner, text, words, enabled),
                 )
-            terms = [(segment_id, segment_terms("", text)) for segment_id, text in texts.items()]
-            full_text.write(conn, dataset_id, terms)
+            terms = [
+                (segment_id, segment_terms(TOKENIZER, "", text))
+                for segment_id, text in texts.items()
+            ]
+            full_text.write(conn, dataset_id, TOKENIZER, terms)
 
 
 @pytest.fixture

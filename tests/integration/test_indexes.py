@@ -64,3 +64,19 @@ def test_a_new_tokenizer_is_told_and_the_index_built_anew(kb: KnowledgeBase) -> 
         kb.search_in_datasets("苹果", [dataset.id], words)
     kb.reindex_dataset(dataset.id)
     assert kb.search_in_datasets("苹果", [dataset.id], words).documents == before
+
+
+def test_each_knowledge_base_cuts_with_the_tokenizer_of_its_own_settings(
+    kb: KnowledgeBase, server_folder: Path
+) -> None:
+    words = RetrievalConfig(retriever="full_text")
+    dataset = kb.create_dataset("a")
+    kb.add_documents(dataset.id, [LCDocument("苹果很甜"), LCDocument("香蕉不甜")])
+    faster = kb.settings.model_copy(update={"tokenizer": "rjieba"})
+    with KnowledgeBase.open(server_folder, embeddings=FakeEmbeddings(), settings=faster) as other:
+        with pytest.raises(InvalidState, match=r"jieba-0.42.*rjieba-.*kb dataset reindex"):
+            other.search_in_datasets("苹果", [dataset.id], words)
+        other.reindex_dataset(dataset.id)
+        assert other.search_in_datasets("苹果", [dataset.id], words)[0].page_content == "苹果很甜"
+    with pytest.raises(InvalidState, match=r"rjieba-.*jieba-0.42.*kb dataset reindex"):
+        kb.search_in_datasets("苹果", [dataset.id], words)

@@ -9,7 +9,7 @@ from kb_tools import KnowledgeBase, ProcessRule, RetrievalConfig
 from kb_tools.errors import NotFound
 from kb_tools.retrievers.base import create_retriever
 from kb_tools.storage import keywords
-from kb_tools.text.tokenize import extract_keywords, fold_keyword
+from kb_tools.text.tokenize import Tokenizer, fold_keyword
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Rows
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def found(rows: "Rows", query: str, limit: int = 100) -> list[tuple[str, int]]:
     with rows.database.transaction() as conn:
-        hits = keywords.match(conn, ["d"], extract_keywords(query), limit)
+        hits = keywords.match(conn, ["d"], Tokenizer.of("jieba").extract_keywords(query), limit)
     return [(hit.segment_id, hit.matches) for hit in hits]
 
 

@@ -2,22 +2,25 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kb_tools import MissingDependency
 from kb_tools.text import tokenize
 from kb_tools.text.tokenize import (
     MAX_TERM_LENGTH,
-    extract_keywords,
+    Tokenizer,
     fold,
     fold_keyword,
-    query_words,
     stems,
-    with_parts,
-    words,
 )
+
+JIEBA = Tokenizer.of("jieba")
+words, with_parts, query_words = JIEBA.words, JIEBA.with_parts, JIEBA.query_words
+extract_keywords = JIEBA.extract_keywords
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,9 @@ def test_importing_does_not_load_jieba() -> None:
 
 
 def test_cutting_writes_nothing_to_the_terminal() -> None:
-    code = "from kb_tools.text.tokenize import extract_keywords; extract_keywords('退款政策')"
+    code = (
+        "from kb_tools.text.tokenize import Tokenizer as T; T.of('jieba').extract_keywords('退款')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
@@ -146,6 +151,35 @@ def test_words_that_a_program_teaches_jieba_do_not_change_the_index() -> None:
 
     jieba.add_word("款政")
     assert words("退款政策二") == ["退款", "政策", "二"]
+
+
+def test_index_built_by_an_earlier_version_keeps_its_name() -> None:
+    assert JIEBA.name == "jieba-0.42/porter2/1"
+
+
+def test_rjieba_cuts_chinese_and_leaves_the_rest_as_it_is() -> None:
+    rjieba = Tokenizer.of("rjieba")
+    assert rjieba.name.startswith("rjieba-0.")
+    assert rjieba.words("退款政策說明 C++ café") == ["退款", "政策", "说明", "c++", "cafe"]
+    assert rjieba.extract_keywords("退款政策说明") == extract_keywords("退款政策说明")
+
+
+def test_words_that_a_program_teaches_rjieba_do_not_change_the_index() -> None:
+    import rjieba
+
+    rjieba.add_word("款政", 1_000_000, "n")
+    assert Tokenizer("rjieba").words("退款政策二") == ["退款", "政策", "二"]
+
+
+def test_engine_that_is_not_installed_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(tokenize, "version", missing)
+    with pytest.raises(MissingDependency, match=r"rjieba is not installed.*kb-tools\[fast\]"):
+        Tokenizer("rjieba")
 
 
 def test_threads_that_start_together_cut_alike() -> None:
