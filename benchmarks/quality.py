@@ -197,7 +197,9 @@ def evaluate(data: EvaluationSet, retrievers: Sequence[str], model: Embeddings) 
     ):
         dataset = kb.create_dataset("set")
         rule = ProcessRule.as_is()
-        kb.add_documents(dataset.id, documents, process_rule=rule).raise_for_errors()
+        kb.add_documents(
+            dataset.id, documents, process_rule=rule, duplicates="keep"
+        ).raise_for_errors()
         for retriever in retrievers:
             config = RetrievalConfig(retriever=retriever, k=K, token_budget=None)
             runs, seconds = {}, []

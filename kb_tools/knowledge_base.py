@@ -48,6 +48,7 @@ class KnowledgeBase(Resources):
         vector_store: str = "pgvector",
         account: str = "default",
         migrate: bool = True,
+        resume: bool = False,
         settings: Settings | None = None,
     ) -> Self:
         """Open a folder (embedded PostgreSQL), a `postgresql://` URL or an open psycopg pool.
@@ -55,8 +56,10 @@ class KnowledgeBase(Resources):
         `embeddings` is "local" (a model inside the package, no key, no download), a provider
         string such as "openai:text-embedding-3-small", a LangChain Embeddings, or a mapping from
         names to them, whose first is used for new datasets. `migrate=False` leaves the schema
-        alone. Raises BackendError if the database does not answer, InvalidState if its schema
-        does not fit, MissingDependency if the settings' tokenizer is not installed.
+        alone. `resume=True` finishes what killed builds left before it returns; by default opening
+        builds nothing, and `unfinished_documents` tells what waits. Raises BackendError if the
+        database does not answer, InvalidState if its schema does not fit,
+        MissingDependency if the settings' tokenizer is not installed.
         """
         settings = settings or read_settings()
         Tokenizer.of(settings.tokenizer)
@@ -66,7 +69,10 @@ class KnowledgeBase(Resources):
         try:
             _prepare(db, settings, migrate_schema=migrate)
             stores = VectorStores(vector_store, settings, db)
-            return cls(db, models, stores, Lanes(settings), settings, account)
+            kb = cls(db, models, stores, Lanes(settings), settings, account)
+            if resume:
+                documents.resume_builds(kb)
+            return kb
         except BaseException:
             db.close()
             raise
@@ -102,6 +108,7 @@ class KnowledgeBase(Resources):
     reindex_dataset = indexes.reindex_dataset
     add_documents = documents.add_documents
     resume_builds = documents.resume_builds
+    unfinished_documents = documents.unfinished_documents
     batch_status = documents.batch_status
     get_document = documents.get_document
     list_documents = documents.list_documents
@@ -125,6 +132,7 @@ class KnowledgeBase(Resources):
     areindex_dataset = async_twin(indexes.reindex_dataset)
     aadd_documents = async_twin(documents.add_documents)
     aresume_builds = async_twin(documents.resume_builds)
+    aunfinished_documents = async_twin(documents.unfinished_documents)
     abatch_status = async_twin(documents.batch_status)
     aget_document = async_twin(documents.get_document)
     alist_documents = async_twin(documents.list_documents)

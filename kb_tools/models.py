@@ -135,6 +135,25 @@ class Document:
     stopped_at: datetime | None
 
 
+class SkipKind(StrEnum):
+    """Why a file or document was not added: duplicate, hidden, unsupported or unreadable."""
+
+    DUPLICATE = "duplicate"
+    HIDDEN = "hidden"
+    UNSUPPORTED = "unsupported"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What `add_documents` left out; `document_id` is the document that a duplicate equals."""
+
+    name: str
+    kind: SkipKind
+    reason: str
+    document_id: str | None = None
+
+
 @dataclass(frozen=True)
 class Segment:
     """A piece of a document: what is embedded, indexed, found and cited.

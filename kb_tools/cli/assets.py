@@ -23,10 +23,10 @@ from kb_tools.cli.options import (
     find_dataset,
     opened,
 )
-from kb_tools.cli.output import confirm, print_json, print_table, show, tell
+from kb_tools.cli.output import confirm, print_json, print_table, show, tell_errors
 from kb_tools.config import read_config
 from kb_tools.knowledge_base import KnowledgeBase
-from kb_tools.models import Dataset, Document, Segment
+from kb_tools.models import Dataset, Document, DocumentStatus, Segment
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Create, list, change and delete datasets.")
 document_app = typer.Typer(no_args_is_help=True, help="List and delete documents.")
@@ -169,6 +169,10 @@ def dataset_delete(
 def document_list(
     dataset: DatasetName,
     search: Contains = None,
+    status: Annotated[DocumentStatus | None, typer.Option(help="Only those.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only those in error or without some segments.")
+    ] = False,
     offset: Offset = 0,
     limit: Limit = 50,
     at: At = "./kb",
@@ -176,20 +180,22 @@ def document_list(
     account: Account = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List a dataset's documents, newest first.
+    """List a dataset's documents, newest first; what failed with its reason.
 
-    Example: kb document list 员工手册
+    Example: kb document list 员工手册 --failed
     """
     with opened(at, embeddings, account) as kb:
         dataset_id = find_dataset(kb, dataset).id
-        found = kb.list_documents(dataset_id, search=search, offset=offset, limit=limit)
+        found = kb.list_documents(
+            dataset_id, search=search, status=status, failed=failed, offset=offset, limit=limit
+        )
     if as_json:
         print_json(found)
         return
-    print_table([_document_row(document) for document in found], "no documents: kb add")
-    for document in found:
-        if document.error:
-            tell(f"error: {document.name}: {document.error}")
+    chosen = search or status or failed or offset
+    nothing = "no such documents" if chosen else "no documents: kb add"
+    print_table([_document_row(document) for document in found], nothing)
+    tell_errors(found)
 
 
 @document_app.command("delete")

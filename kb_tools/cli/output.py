@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kb_tools.models import Document, DocumentState
 from kb_tools.text.characters import visible
 
 LONGEST_CELL = 120
@@ -30,6 +31,15 @@ def say(line: str) -> None:
 def tell(line: str) -> None:
     """Print one line to stderr, whatever the text holds."""
     _err.print(Text(" ".join(visible(line).split())), soft_wrap=True)
+
+
+def tell_errors(documents: Sequence[Document | DocumentState]) -> None:
+    """Print to stderr which documents failed and why, and what to do about it."""
+    failed = [document for document in documents if document.error]
+    for document in failed:
+        tell(f"error: {document.name}: {document.error}")
+    if failed:
+        tell("Mend what is wrong and add the file again: it takes the failed document's place.")
 
 
 def show(value: object, as_json: bool, line: str) -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from psycopg import Connection
 
+from kb_tools import db
 from kb_tools.config import PreProcess, ProcessRule, RuleMode
 from kb_tools.errors import BackendError, ConnectionLost, KnowledgeBaseError
 from kb_tools.ingest.clean import clean
@@ -24,11 +25,12 @@ from kb_tools.ingest.lease import Lease, is_dead
 from kb_tools.ingest.parsed import Block, Parsed, ParseError
 from kb_tools.ingest.parser_process import ParserProcess
 from kb_tools.ingest.progress import Built, Progress
+from kb_tools.ingest.removal import remove_documents
 from kb_tools.ingest.sources import json_metadata
 from kb_tools.ingest.split import Piece, split
 from kb_tools.models import embedded_text, new_id
 from kb_tools.resources import Resources
-from kb_tools.storage import builds, datasets, documents, segments
+from kb_tools.storage import builds, datasets, documents, duplicates, segments
 from kb_tools.storage.documents import ReadDocument, WaitingDocument
 from kb_tools.storage.segments import NewSegment
 from kb_tools.vectorstores import Space
@@ -38,6 +40,14 @@ logger = logging.getLogger(__name__)
 GROUP_DOCUMENTS = 200
 GROUP_BYTES = 32 * 1024 * 1024
 INDEX_SEGMENTS = 256
+
+
+def tell(report: Progress, built: Built) -> None:
+    """Report how far a build is; a listener that fails does not stop it."""
+    try:
+        report(built)
+    except Exception as error:
+        logger.warning("progress was not shown: %s", type(error).__name__)
 
 
 @dataclass
@@ -56,14 +66,11 @@ class Tally:
         self.segments, self.segment_total = earlier.segments, earlier.segment_total
 
     def tell(self, current: str) -> None:
-        """Report the present state; a listener that fails does not stop the build."""
+        """Report the present state."""
         built = Built(
             self.documents, self.document_total, self.segments, self.segment_total, current
         )
-        try:
-            self.report(built)
-        except Exception as error:
-            logger.warning("progress was not shown: %s", type(error).__name__)
+        tell(self.report, built)
 
 
 @dataclass(frozen=True)
@@ -118,11 +125,12 @@ def unfinished_work(kb: Resources, dataset_id: str | None = None) -> list[Work]:
     """Return what earlier builds left undone, of one dataset or of all of the account."""
     with kb.db.transaction() as conn:
         found = builds.unfinished(conn, kb.account, dataset_id=dataset_id)
+        rules = builds.rules(conn, {row.rule_id for row in found})
     free = [row for row in found if row.builder is None or is_dead(row.builder)]
-    kinds = groupby(free, key=lambda row: (row.dataset_id, row.rule))
+    kinds = groupby(free, key=lambda row: (row.dataset_id, row.rule_id))
     return [
-        Work(owner, ProcessRule(**rule), {row.id: row.size for row in rows})
-        for (owner, rule), rows in kinds
+        Work(owner, ProcessRule.model_validate(rules[rule_id]), {row.id: row.size for row in rows})
+        for (owner, rule_id), rows in kinds
     ]
 
 
@@ -168,10 +176,20 @@ def _build_group(
     group = step.lease.claim(dataset_id, document_ids)
     ids = _cut_all(step, _read_all(step, parser, group))
     _index_all(step, dataset_id, ids)
-    with step.kb.db.transaction() as conn:
-        documents.complete(conn, list(step.lease.held(conn, ids)))
+    _complete(step, dataset_id, ids, document_ids)
     step.tally.documents += len(document_ids)
     step.tally.tell(group[-1].name if group else "")
+
+
+def _complete(step: Step, dataset_id: str, indexed: Sequence[str], ended: Sequence[str]) -> None:
+    """Complete documents whose segments are done; the versions that they replace go with that."""
+    with step.kb.db.transaction() as conn:
+        db.lock(conn, f"dataset {dataset_id}")
+        documents.complete(conn, list(step.lease.held(conn, indexed)))
+        old = duplicates.replaced(conn, ended)
+        if old:
+            duplicates.keep_disabled(conn, old)
+            remove_documents(step.kb, conn, dataset_id, old)
 
 
 # Parse and clean

@@ -9,7 +9,11 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Built:
-    """How far a build is; `current` is the document that was worked on last."""
+    """How far a build is; `current` is the document that was worked on last.
+
+    Totals grow while they become known: documents while they are stored, segments while documents
+    are split.
+    """
 
     documents: int
     document_total: int
@@ -22,12 +26,12 @@ Progress: TypeAlias = Callable[[Built], None]
 
 
 @contextmanager
-def shown(progress: Progress | bool | None, documents: int) -> Iterator[Progress]:
+def shown(progress: Progress | bool | None) -> Iterator[Progress]:
     """Yield the callable that a build reports to; see `add_documents` for `progress`."""
     if callable(progress):
         yield progress
-    elif documents and (progress or (progress is None and _has_viewer())):
-        with _bar(documents) as report:
+    elif progress or (progress is None and _has_viewer()):
+        with _bar() as report:
             yield report
     else:
         yield lambda built: None
@@ -38,7 +42,7 @@ def _has_viewer() -> bool:
 
 
 @contextmanager
-def _bar(documents: int) -> Iterator[Progress]:
+def _bar() -> Iterator[Progress]:
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -49,13 +53,15 @@ def _bar(documents: int) -> Iterator[Progress]:
         TimeRemainingColumn(), TextColumn("{task.fields[current]}"),
     )  # fmt: skip
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        whole = bars.add_task("documents", total=documents, current="")
-        parts = bars.add_task("segments", total=None, current="")
+        whole = bars.add_task("documents", total=None, current="", visible=False)
+        parts = bars.add_task("segments", total=None, current="", visible=False)
 
         def report(built: Built) -> None:
             name = escape(built.current.translate(_CONTROLS))[:40]
-            bars.update(whole, completed=built.documents, current=name)
+            bars.update(whole, completed=built.documents, total=built.document_total, current=name)
             bars.update(parts, completed=built.segments, total=built.segment_total or None)
+            for task in (whole, parts):
+                bars.update(task, visible=bool(built.document_total))
 
         yield report
 

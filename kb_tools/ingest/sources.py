@@ -1,14 +1,17 @@
-"""Turn what a caller hands over (paths, open files, LangChain documents, loaders) into documents.
+"""Turn what a caller hands over (paths, folders, open files, LangChain documents) into documents.
 
-Nothing is parsed here: bytes are read, named and hashed. What cannot be read at all is refused
-before any row exists; what is too large becomes a document in error, so that a batch goes on.
+Nothing is parsed here: bytes are read, named and hashed, one source after the other, so a generator
+of a million documents is never a list. A named file that cannot be read is refused; what a folder
+holds besides readable files of known formats is reported; what is too large becomes a document in
+error, so that a batch goes on.
 """
 
 import hashlib
 import json
 import mimetypes
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, TypeAlias, cast
@@ -18,7 +21,8 @@ from langchain_core.documents import Document as LCDocument
 from pydantic_core import to_jsonable_python
 
 from kb_tools.errors import InvalidInput
-from kb_tools.models import Json, new_id
+from kb_tools.ingest.folders import FoundFile, files_of, is_pattern
+from kb_tools.models import Json, SkipKind, Skipped, new_id
 from kb_tools.settings import Settings
 from kb_tools.storage.documents import NewDocument
 from kb_tools.text.characters import storable
@@ -31,16 +35,20 @@ Source: TypeAlias = str | PathLike[str] | IO[bytes] | IO[str] | LCDocument | Bas
 
 def read_sources(
     sources: Source | Iterable[Source], metadata: Mapping[str, object] | None, settings: Settings
-) -> Iterator[NewDocument]:
-    """Yield one document per source, in order; a loader may give many.
+) -> Iterator[NewDocument | Skipped]:
+    """Yield one document per file, in order, and what is left out; folders and loaders give many.
 
-    Raises InvalidInput before the first yield, naming every path that is not a readable file and
-    every open file without a name; and when a loader fails.
+    Raises InvalidInput naming every path that is no readable file, every folder without a file,
+    glob without a match and open file without a name: before the first yield, or when its turn
+    comes if the sources are an iterator. Raises it, too, when a loader fails.
     """
-    many = _as_list(sources)
-    _refuse_unreadable(many)
+    many = _many(sources)
+    if isinstance(many, Collection):
+        _refuse(fault for source in many if (fault := _fault(source)))
     extra = json_metadata(metadata or {})
     for source in many:
+        if not isinstance(many, Collection) and (fault := _fault(source)):
+            raise InvalidInput(fault)
         yield from _read(source, extra, settings)
 
 
@@ -72,16 +80,15 @@ def label_fields(metadata: Mapping[str, Json], fallback: str) -> tuple[str, str,
     return title, filename, _text(metadata, "source") or filename
 
 
-def _as_list(sources: Source | Iterable[Source]) -> list[Source]:
+def _many(sources: Source | Iterable[Source]) -> Iterable[Source]:
     if isinstance(sources, str | PathLike | LCDocument | BaseLoader) or hasattr(sources, "read"):
         return [cast(Source, sources)]
-    return list(sources)
+    return sources
 
 
-def _refuse_unreadable(sources: Sequence[Source]) -> None:
-    faults = [fault for source in sources if (fault := _fault(source))]
-    if faults:
-        raise InvalidInput("; ".join(faults))
+def _refuse(faults: Iterable[str]) -> None:
+    if message := "; ".join(faults):
+        raise InvalidInput(message)
 
 
 def _fault(source: Source) -> str | None:
@@ -91,37 +98,67 @@ def _fault(source: Source) -> str | None:
         return None if isinstance(getattr(source, "name", None), str) else _NAMELESS
     if not isinstance(source, str | PathLike):
         return (
-            f"cannot read a source of type {type(source).__name__}; give paths, open files, "
-            "LangChain documents or loaders"
+            f"cannot read a source of type {type(source).__name__}; give paths, folders, open "
+            "files, LangChain documents or loaders"
         )
-    path = Path(fspath(source))
+    return _fault_of_place(fspath(source))
+
+
+def _fault_of_place(place: str) -> str | None:
     try:
-        if path.is_dir():
-            return f"{str(path)!r} is a folder; give its files, e.g. sorted(Path(folder).glob('*'))"
+        if _holds_files(place):
+            if next(files_of(place), None) is None:
+                what = "holds no file" if os.path.isdir(place) else "matches no file"
+                return f"{place!r} {what}"
+            return None
+        path = Path(place)
         if not path.is_file():
-            return f"{str(path)!r} is no regular file" if path.exists() else _missing(path)
+            return f"{place!r} is no regular file" if path.exists() else _missing(path)
         with path.open("rb") as stream:
             stream.read(1)
         return None
     except (OSError, ValueError) as error:
-        return f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+        return f"cannot read {place!r}: {getattr(error, 'strerror', None) or error}"
+
+
+def _holds_files(place: str) -> bool:
+    """Tell whether a path is a folder or a glob; a file may be named like one."""
+    return os.path.isdir(place) or (is_pattern(place) and not os.path.lexists(place))
 
 
 def _missing(path: Path) -> str:
     return f"cannot read {str(path)!r}: no such file"
 
 
-def _read(source: Source, extra: dict[str, Json], settings: Settings) -> Iterator[NewDocument]:
+def _read(
+    source: Source, extra: dict[str, Json], settings: Settings
+) -> Iterator[NewDocument | Skipped]:
     if isinstance(source, LCDocument):
         yield _from_langchain(source, extra)
     elif isinstance(source, BaseLoader):
         yield from (_from_langchain(document, extra) for document in _loaded(source))
-    elif isinstance(source, str | PathLike):
-        path = Path(fspath(source))
-        with path.open("rb") as stream:
-            yield _from_bytes(path.name, _head(stream, settings), extra, settings)
-    else:
+    elif not isinstance(source, str | PathLike):
         yield _from_stream(source, extra, settings)
+    elif _holds_files(fspath(source)):
+        for found in files_of(fspath(source)):
+            yield found if isinstance(found, Skipped) else _from_folder(found, extra, settings)
+    else:
+        yield _from_file(FoundFile(Path(source), Path(source).name), extra, settings)
+
+
+def _from_folder(
+    file: FoundFile, extra: dict[str, Json], settings: Settings
+) -> NewDocument | Skipped:
+    try:
+        return _from_file(file, extra, settings)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or type(error).__name__}"
+        return Skipped(storable(file.name), SkipKind.UNREADABLE, reason)
+
+
+def _from_file(file: FoundFile, extra: dict[str, Json], settings: Settings) -> NewDocument:
+    with file.path.open("rb") as stream:
+        return _from_bytes(file.name, _head(stream, settings), extra, settings)
 
 
 def _loaded(loader: BaseLoader) -> Iterator[LCDocument]:
@@ -133,7 +170,8 @@ def _loaded(loader: BaseLoader) -> Iterator[LCDocument]:
 
 
 def _from_langchain(document: LCDocument, extra: dict[str, Json]) -> NewDocument:
-    metadata = _without_places(json_metadata(document.metadata)) | extra
+    own = _without_places(json_metadata(document.metadata))
+    metadata = own | extra
     text = storable(document.page_content)
     title, filename, source = label_fields(metadata, fallback=text.strip()[:40] or "untitled")
     return _new(
@@ -143,6 +181,7 @@ def _from_langchain(document: LCDocument, extra: dict[str, Json]) -> NewDocument
         source=source,
         extension="txt",  # already text, whatever file it came from
         mime_type="text/plain",
+        own_metadata=own,
     )
 
 
@@ -196,12 +235,31 @@ def _new(
     source: str,
     extension: str,
     mime_type: str,
+    own_metadata: Mapping[str, Json] | None = None,
     error: str | None = None,
 ) -> NewDocument:
-    digest = hashlib.sha256(content).hexdigest()
     return NewDocument(
-        new_id(), name, source, extension, mime_type, content, digest, metadata, error
+        new_id(),
+        name,
+        source,
+        extension,
+        mime_type,
+        content,
+        _content_hash(content, own_metadata),
+        metadata,
+        error,
     )
+
+
+def _content_hash(content: bytes, own_metadata: Mapping[str, Json] | None) -> str:
+    """Return what equal content has in common: bytes, and a LangChain document's own metadata.
+
+    Two passages with one text and two titles or sources are two documents.
+    """
+    digest = hashlib.sha256(content)
+    if own_metadata:
+        digest.update(b"\0" + json.dumps(own_metadata, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def _text(metadata: Mapping[str, Json], *names: str) -> str:

@@ -1,6 +1,6 @@
 """Who builds which document: leases, so that a dead builder's documents can be taken over."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -17,7 +17,7 @@ class UnfinishedDocument:
     dataset_id: str
     builder: str | None
     size: int
-    rule: dict[str, Json]
+    rule_id: str
 
 
 def unfinished(
@@ -28,9 +28,8 @@ def unfinished(
         conn.cursor(row_factory=class_row(UnfinishedDocument))
         .execute(
             """
-            SELECT d.id, d.dataset_id, b.id AS builder, d.size, r.rule
+            SELECT d.id, d.dataset_id, b.id AS builder, d.size, d.process_rule_id AS rule_id
             FROM document d JOIN dataset k ON k.id = d.dataset_id
-            JOIN process_rule r ON r.id = d.process_rule_id
             LEFT JOIN builder b ON b.id = d.builder AND b.lease_until >= clock_timestamp()
             WHERE k.account_id = %(account)s AND d.status NOT IN ('completed', 'error')
               AND (%(dataset)s::text IS NULL OR d.dataset_id = %(dataset)s)
@@ -40,6 +39,12 @@ def unfinished(
         )
         .fetchall()
     )
+
+
+def rules(conn: Connection, rule_ids: Collection[str]) -> dict[str, dict[str, Json]]:
+    """Return id -> rule."""
+    rows = conn.execute("SELECT id, rule FROM process_rule WHERE id = ANY(%s)", (list(rule_ids),))
+    return dict(rows.fetchall())
 
 
 def claim(

@@ -1,6 +1,6 @@
 """Rows of documents, their bytes and their cleaned text."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,22 +142,34 @@ def split(conn: Connection, totals: Sequence[tuple[str, int, int]]) -> None:
 
 
 def complete(conn: Connection, document_ids: Sequence[str]) -> None:
-    """Complete documents whose segments are all done: error if every one failed, else enabled."""
+    """Complete documents whose segments are all done: error if every one failed, else enabled.
+
+    A document that replaces a whole one must be whole itself: error if any segment failed.
+    """
     conn.execute(
         """
+        WITH counted AS (
+            SELECT document_id, count(*) AS total, min(error) AS error,
+                   count(*) FILTER (WHERE status = 'error') AS failed
+            FROM segment WHERE document_id = ANY(%s) GROUP BY document_id
+        ), judged AS (
+            SELECT c.*, c.failed < c.total AND (c.failed = 0 OR NOT EXISTS (
+                SELECT FROM document old
+                WHERE old.replaced_by = d.batch AND md5(old.source) = md5(d.source)
+                  AND old.source = d.source
+                  AND old.status = 'completed' AND old.error IS NULL)) AS good
+            FROM counted c JOIN document d ON d.id = c.document_id
+        )
         UPDATE document d SET
-            status = CASE WHEN t.failed = t.total THEN 'error' ELSE 'completed' END,
-            enabled = t.failed < t.total,
+            status = CASE WHEN t.good THEN 'completed' ELSE 'error' END,
+            enabled = t.good,
             error = CASE WHEN t.failed > 0
                 THEN format('%%s of %%s segments failed: %%s', t.failed, t.total, t.error) END,
             indexing_completed_at = clock_timestamp(), updated_at = clock_timestamp(),
             builder = NULL,
-            completed_at = CASE WHEN t.failed < t.total THEN clock_timestamp() END,
-            stopped_at = CASE WHEN t.failed = t.total THEN clock_timestamp() END
-        FROM (SELECT document_id, count(*) AS total, min(error) AS error,
-                     count(*) FILTER (WHERE status = 'error') AS failed
-              FROM segment WHERE document_id = ANY(%s) GROUP BY document_id) t
-        WHERE d.id = t.document_id AND d.status = 'indexing'
+            completed_at = CASE WHEN t.good THEN clock_timestamp() END,
+            stopped_at = CASE WHEN NOT t.good THEN clock_timestamp() END
+        FROM judged t WHERE d.id = t.document_id AND d.status = 'indexing'
         """,
         (list(document_ids),),
     )
@@ -205,23 +217,37 @@ def page(
     search: str | None,
     offset: int,
     limit: int,
+    status: DocumentStatus | None = None,
+    failed: bool = False,
 ) -> list[Document]:
-    """Return documents of a dataset whose name holds `search`, newest first."""
+    """Return documents of a dataset whose name holds `search`, newest first.
+
+    `failed` are those with an error, some failed segments included.
+    """
     rows = conn.execute(
         """
         SELECT id FROM document
         WHERE dataset_id = %s AND (%s::text IS NULL OR strpos(lower(name), lower(%s)) > 0)
+          AND (%s::text IS NULL OR status = %s) AND (error IS NOT NULL OR NOT %s)
         ORDER BY position DESC OFFSET %s LIMIT %s
         """,
-        (dataset_id, search, search, offset, limit),
+        (dataset_id, search, search, status, status, failed, offset, limit),
     ).fetchall()
     return read(conn, account, [document_id for (document_id,) in rows])
 
 
 def states(
-    conn: Connection, account: str, *, batch: str = "", document_ids: Sequence[str] = ()
+    conn: Connection,
+    account: str,
+    *,
+    batch: str = "",
+    document_ids: Sequence[str] = (),
+    failed: bool = False,
 ) -> list[DocumentState]:
-    """Return where each document of a batch, or with one of the ids, is, in upload order."""
+    """Return where each document of a batch, or with one of the ids, is, in upload order.
+
+    With `failed` only those with an error.
+    """
     return (
         conn.cursor(row_factory=kwargs_row(_state))
         .execute(
@@ -234,12 +260,19 @@ def states(
             FROM document d JOIN dataset k ON k.id = d.dataset_id
             LEFT JOIN segment s ON s.document_id = d.id
             WHERE (d.batch = ANY(%s) OR d.id = ANY(%s)) AND k.account_id = %s
+              AND (d.error IS NOT NULL OR NOT %s)
             GROUP BY d.id ORDER BY d.dataset_id, d.position
             """,
-            (possible_ids([batch]), possible_ids(document_ids), account),
+            (possible_ids([batch]), possible_ids(document_ids), account, failed),
         )
         .fetchall()
     )
+
+
+def existing(conn: Connection, document_ids: Collection[str]) -> set[str]:
+    """Return those ids that are there."""
+    rows = conn.execute("SELECT id FROM document WHERE id = ANY(%s)", (list(document_ids),))
+    return {document_id for (document_id,) in rows}
 
 
 def delete_batch(conn: Connection, batch: str) -> None:

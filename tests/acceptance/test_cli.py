@@ -102,6 +102,55 @@ def test_missing_file_is_one_line(run: Run, handbook: str) -> None:
     assert_one_line(run("add", handbook, "nowhere.md"), "nowhere.md")
 
 
+def test_a_folder_is_added_again_and_what_was_left_out_is_listed(run: Run) -> None:
+    Path("docs/a").mkdir(parents=True)
+    Path("docs/a/leave.md").write_text("年假可以跨年。")
+    Path("docs/photo.xyz").write_text("?")
+    first = run("add", "手册", "docs/", "--create")
+    assert first.exit_code == 0
+    assert "a/leave.md" in first.stdout
+    assert "skipped 1: 1 unsupported" in first.stdout
+    Path("docs/b.md").write_text("病假要有证明。")
+    again = data(run("add", "手册", "docs/**/*.md", "--json"))
+    assert [state["name"] for state in again["documents"]] == ["b.md"]
+    assert [(s["name"], s["kind"]) for s in again["skipped"]] == [("a/leave.md", "duplicate")]
+
+
+def test_a_changed_file_is_replaced_when_asked(run: Run) -> None:
+    for text in ("年假可以跨年。", "年假不可跨年。"):
+        Path("leave.md").write_text(text)
+        assert run("add", "手册", "leave.md", "--create", "--duplicates", "replace").exit_code == 0
+    assert len(documents_of(run, "手册")) == 1
+    assert "不可" in run("search", "年假").stdout
+
+
+def test_failed_documents_are_listed_with_their_reason_and_the_way_out(run: Run) -> None:
+    Path("a.md").write_text("年假")
+    Path("b.md").write_text("")
+    assert run("add", "手册", "a.md", "b.md", "--create").exit_code == 1
+    for option in (["--failed"], ["--status", "error"]):
+        listed = run("document", "list", "手册", *option)
+        assert "b.md" in listed.stdout
+        assert "a.md" not in listed.stdout
+        assert "b.md: no text" in listed.stderr
+        assert "add the file again" in listed.stderr
+
+
+def test_status_tells_what_waits_for_a_build(run: Run, handbook: str) -> None:
+    assert data(run("status", "--json"))[0]["unfinished"] == 0
+    with (
+        KnowledgeBase.open(
+            os.environ["KB_AT"], embeddings=FakeEmbeddings(), account="default"
+        ) as kb,
+        kb.db.transaction() as conn,
+    ):
+        conn.execute("UPDATE document SET enabled = false, status = 'waiting'")
+    assert "2 documents wait for: kb add '员工手册' --resume" in run("status").stderr
+    assert data(run("status", "--json"))[0]["unfinished"] == 2
+    assert run("add", handbook, "--resume").exit_code == 0
+    assert run("status").stderr == ""
+
+
 def test_metadata_and_rule_of_an_upload_are_kept(run: Run, handbook: str) -> None:
     Path("c.txt").write_text("规定。" * 400)
     options = ("--chunk-size", "100", "--chunk-overlap", "0", "--metadata", "author=王")

@@ -223,3 +223,33 @@ def test_resuming_needs_the_model_of_the_documents(
     ):
         second.resume_builds()
     assert len(kb.resume_builds()) == 7
+
+
+def test_opening_tells_what_waits_and_builds_it_only_when_asked(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, server_folder: Path
+) -> None:
+    assert kb.unfinished_documents() == {}
+    interrupted(kb, dataset, monkeypatch, "_cut_all")
+    model, settings = FakeEmbeddings(), kb.settings
+    with KnowledgeBase.open(server_folder, embeddings=model, settings=settings) as second:
+        assert second.unfinished_documents() == {dataset.id: 7}
+    with KnowledgeBase.open(
+        server_folder, embeddings=model, settings=settings, resume=True
+    ) as third:
+        assert third.unfinished_documents() == {}
+        assert third.dataset_statistics(dataset.id).completed_document_count == 7
+
+
+def test_what_a_living_process_builds_does_not_wait(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    build = pipeline._build_group
+
+    def watched(*arguments: object) -> None:
+        seen.append(kb.unfinished_documents(dataset.id))
+        build(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "_build_group", watched)
+    kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
+    assert seen == [{}]

@@ -92,8 +92,9 @@ def test_unreadable_paths_are_refused_before_any_row_exists(
 ) -> None:
     good = tmp_path / "a.txt"
     good.write_text("x")
-    with pytest.raises(InvalidInput, match=r"nowhere\.txt.*is a folder"):
-        kb.add_documents(dataset.id, [good, tmp_path / "nowhere.txt", tmp_path])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match=r"nowhere\.txt.*empty' holds no file"):
+        kb.add_documents(dataset.id, [good, tmp_path / "nowhere.txt", tmp_path / "empty"])
     with pytest.raises(InvalidInput, match="type int"):
         kb.add_documents(dataset.id, [1])  # type: ignore[list-item]
     os.mkfifo(tmp_path / "pipe")
@@ -146,7 +147,7 @@ def test_documents_of_one_name_all_count_as_failed(
     paths = [tmp_path / folder / "readme.xyz" for folder in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
-        path.write_text("?")
+        path.write_text(str(path.parent))
     assert len(kb.add_documents(dataset.id, paths).failed) == 2
 
 
@@ -243,7 +244,7 @@ def test_text_that_breaks_databases_and_tokenizers_is_indexed(
     kb: KnowledgeBase, dataset: Dataset, text: str, kept: str
 ) -> None:
     for rule in (ProcessRule.as_is(), ProcessRule.automatic()):
-        batch = kb.add_documents(dataset.id, LCDocument(text), process_rule=rule)
+        batch = kb.add_documents(dataset.id, LCDocument(text), process_rule=rule, duplicates="keep")
         assert contents(kb, batch.raise_for_errors().document_ids[0]) == [kept]
 
 
@@ -283,8 +284,8 @@ def test_equal_text_is_embedded_once_and_stays_two_segments(
     kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings
 ) -> None:
     same = [LCDocument("退货期 7 天", metadata={"title": t}) for t in ("t", "t", "u")]
-    kb.add_documents(dataset.id, same)
-    kb.add_documents(dataset.id, same[:1])
+    kb.add_documents(dataset.id, same, duplicates="keep")
+    kb.add_documents(dataset.id, same[:1], duplicates="keep")
     assert sum(len(call) for call in embeddings.documents) == 2
     found = kb.search_in_datasets("退货期", [dataset.id], RetrievalConfig(k=10))
     assert len({document.metadata["document_id"] for document in found}) == 4
@@ -381,3 +382,24 @@ def test_a_file_over_the_limit_is_in_error_and_named(
         stream = io.BytesIO(b"x" * 11)
         stream.name = "big.txt"
         assert "too large" in (limited.add_documents(dataset.id, stream).failed[0].error or "")
+
+
+def test_documents_are_listed_by_where_their_build_is(
+    kb: KnowledgeBase, dataset: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("苹果")
+    (tmp_path / "b.txt").write_text("")
+    kb.add_documents(dataset.id, sorted(tmp_path.iterdir()))
+    assert [d.name for d in kb.list_documents(dataset.id, status="error")] == ["b.txt"]
+    assert [d.name for d in kb.list_documents(dataset.id, status="completed")] == ["a.txt"]
+    assert [d.name for d in kb.list_documents(dataset.id, failed=True)] == ["b.txt"]
+    with pytest.raises(InvalidInput, match="unknown status 'done'; known: waiting, "):
+        kb.list_documents(dataset.id, status="done")
+
+
+def test_a_batch_tells_its_states_after_the_knowledge_base_is_closed(
+    server_folder: Path, kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings
+) -> None:
+    with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=kb.settings) as second:
+        batch = second.add_documents(dataset.id, LCDocument("苹果"))
+    assert [state.status for state in batch.states] == [DocumentStatus.COMPLETED]
