@@ -56,6 +56,7 @@ class GuardedRetriever(BaseRetriever):
     dataset_ids: list[str]
     config: RetrievalConfig
     k: int = Field(default=4, ge=1, le=500)
+    ids_only: bool = Field(default=False, description="rows are read by whoever asked: hybrid")
 
     name_in_config: ClassVar[str]
     score_kind: ClassVar[str]
@@ -77,7 +78,7 @@ class GuardedRetriever(BaseRetriever):
         with trace.stage(self.name_in_config) as measured:
             hits = self.candidates(query, pool_size(wanted), run_manager)
             measured.count = len(hits)
-        return self._guarded(hits)[:wanted]
+        return self._unread(hits[:wanted]) if self.ids_only else self._guarded(hits, wanted)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
@@ -87,15 +88,34 @@ class GuardedRetriever(BaseRetriever):
         )
         return await in_caller(self.kb, answer)
 
-    def _guarded(self, hits: Sequence[Hit]) -> list[LCDocument]:
+    def _guarded(self, hits: Sequence[Hit], wanted: int) -> list[LCDocument]:
+        """Return the first `wanted` hits that may be seen, without reading many more rows."""
+        found: list[LCDocument] = []
+        read = 0
         with trace.stage("read_guard") as measured:
-            ids = [hit.segment_id for hit in hits]
-            with self.kb.db.transaction() as conn:
-                rows = segments.read_visible(conn, self.kb.account, self.dataset_ids, ids)
-            found = [(hit, rows[hit.segment_id]) for hit in hits if hit.segment_id in rows]
+            while len(found) < wanted and read < len(hits):
+                part = hits[read : read + max(wanted, read)]
+                found += self._visible(part)
+                read += len(part)
             measured.count = len(found)
-            measured.facts["dropped"] = len(hits) - len(found)
-        return [self._document(hit, row) for hit, row in found]
+            measured.facts["dropped"] = read - len(found)
+        return found[:wanted]
+
+    def _visible(self, hits: Sequence[Hit]) -> list[LCDocument]:
+        ids = [hit.segment_id for hit in hits]
+        with self.kb.db.transaction() as conn:
+            rows = segments.read_visible(conn, self.kb.account, self.dataset_ids, ids)
+        return [self._document(hit, rows[hit.segment_id]) for hit in hits if hit.segment_id in rows]
+
+    def _unread(self, hits: Sequence[Hit]) -> list[LCDocument]:
+        return [
+            LCDocument(
+                id=hit.segment_id,
+                page_content="",
+                metadata={"score": float(hit.score), "scores": dict(hit.scores)},
+            )
+            for hit in hits
+        ]
 
     def _document(self, hit: Hit, row: segments.VisibleSegment) -> LCDocument:
         scores: dict[str, Json] = {arm: dict(value) for arm, value in hit.scores.items()}

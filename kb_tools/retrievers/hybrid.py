@@ -37,7 +37,13 @@ from kb_tools.retrievers._fusion import (
     score_fusion,
     unit_vectors,
 )
-from kb_tools.retrievers.base import GuardedRetriever, Hit, create_retriever, pool_size
+from kb_tools.retrievers.base import (
+    GuardedRetriever,
+    Hit,
+    PluggedRetriever,
+    create_retriever,
+    pool_size,
+)
 from kb_tools.retrievers.semantic import Question, above, ask
 from kb_tools.storage import background, datasets
 from kb_tools.storage.segments import VisibleSegment
@@ -261,7 +267,11 @@ def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -
     weights = _known_arms(arm_weights(config))
     changes = {"k": pool_size(config.k), "score_threshold": None, "weights": None}
     arms = [
-        create_retriever(kb, dataset_ids, config.model_copy(update={**changes, "retriever": arm}))
+        _arm(
+            create_retriever(
+                kb, dataset_ids, config.model_copy(update={**changes, "retriever": arm})
+            )
+        )
         for arm in weights
     ]
     return HybridRetriever(
@@ -269,6 +279,14 @@ def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -
         retrievers=list(arms), weights=list(weights.values()), arms=list(weights),
         id_key="segment_id",
     )  # fmt: skip
+
+
+def _arm(retriever: GuardedRetriever) -> GuardedRetriever:
+    """Return the retriever as an arm: rows are read once, after fusion.
+
+    A plug-in's are read before as well: what may not be seen must not take a rank.
+    """
+    return retriever.model_copy(update={"ids_only": not isinstance(retriever, PluggedRetriever)})
 
 
 def _known_arms(weights: Mapping[str, float]) -> dict[str, float]:

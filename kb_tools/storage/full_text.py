@@ -20,7 +20,7 @@ from kb_tools.text.terms import SegmentTerms
 from kb_tools.text.tokenize import Tokenizer
 
 K1, B = 1.2, 0.75  # Robertson and Zaragoza 2009
-CANDIDATES = 6_000
+ENOUGH, CANDIDATES = 3_000, 8_000  # segments to score: terms are added up to the first, at most
 WIDER = 8
 MAX_QUERY_TERMS = 256
 MAX_COUNT = 0xFFFF
@@ -85,8 +85,8 @@ class _Plan:
 
     whole: Sequence[_Term]
     left_out: Sequence[_Term]
-    budget: int
     pool: int
+    limit: int
     visible_only: bool
 
 
@@ -142,14 +142,14 @@ def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], p
     terms must be those of the tokenizer that built the indexes: see `require_tokenizer`.
     """
     question = _question(conn, dataset_ids, terms)
-    budget, visible_only = CANDIDATES, False
+    factor = 1
     while True:
-        plan = _plan(question.known(), budget, pool, visible_only=visible_only)
+        plan = _plan(question.known(), pool, factor)
         rows, bound = _read(conn, plan, question.mean_length)
-        hits = _visible_head(conn, _ranked(rows, _score(rows, question)), pool)
+        hits = _visible_head(conn, rows.ids, _score(rows, question), pool)
         if len(hits) >= pool or not bound:
             break
-        budget, visible_only = budget * WIDER, True
+        factor *= WIDER
     proven = sum(score > bound for _, score in hits)
     return Found(hits, question.maximum, proven, len(question.known()), len(rows.ids))
 
@@ -269,13 +269,17 @@ def _weight(terms: Sequence[_Term]) -> float:
     return sum(term.weight for term in terms)
 
 
-def _plan(known: Sequence[_Term], budget: int, pool: int, *, visible_only: bool) -> _Plan:
-    """Return the plan to read the rarest terms whose document frequencies stay within `budget`."""
+def _plan(known: Sequence[_Term], pool: int, factor: int) -> _Plan:
+    """Return the plan to read the rarest terms until they hold enough segments, but not too many.
+
+    With a factor it is a second look for visible segments, after the first found too few.
+    """
+    enough, most = ENOUGH * factor, CANDIDATES * factor
     total = count = 0
-    while count < len(known) and total + known[count].df <= budget:
+    while count < len(known) and total < enough and total + known[count].df <= most:
         total += known[count].df
         count += 1
-    return _Plan(known[:count], known[count:], budget, pool, visible_only)
+    return _Plan(known[:count], known[count:], pool, most, visible_only=factor > 1)
 
 
 def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, float]:
@@ -285,9 +289,10 @@ def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, flo
         return _unpacked(found), _weight(plan.left_out)
     best = _best_holding(conn, plan, mean_length)
     bound = _weight(plan.left_out[1:])
-    if len(best) == plan.budget:
+    if len(best) == plan.limit:
         bound += plan.left_out[0].weight * float(best[-1][3])
-    return _unpacked([*found, *best]), bound
+    known = {row[0] for row in found}
+    return _unpacked([*found, *(row for row in best if row[0] not in known)]), bound
 
 
 def _prefer_the_index(conn: Connection) -> None:
@@ -311,27 +316,33 @@ def _holding(conn: Connection, plan: _Plan) -> list[tuple[Any, ...]]:
 
 def _best_holding(conn: Connection, plan: _Plan, mean_length: float) -> list[tuple[Any, ...]]:
     """Return the rows where the next term alone counts most, with its share of its weight there."""
+    # Sorted first and read then: whole rows are ten times as wide as what they are sorted by.
     rows = conn.cursor(binary=True).execute(
         """
-        SELECT f.segment_id, f.length, f.packed,
-               c.count / (c.count + %(k1)s * (1 - %(b)s + %(b)s * f.length / %(mean)s)) AS share
-        FROM unnest(%(ids)s::int[]) AS term_id
-        JOIN full_text_segment f ON f.terms @> ARRAY[term_id],
-        LATERAL (SELECT 4 * cardinality(f.terms) + 2 * array_position(f.terms, term_id) - 2) p(at),
-        LATERAL (SELECT get_byte(f.packed, at) + 256 * get_byte(f.packed, at + 1)::float8) c(count)
-        WHERE NOT f.terms && %(whole)s::int[] AND (NOT %(visible_only)s OR EXISTS (
-            SELECT FROM segment s JOIN document d ON d.id = s.document_id
-            WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
-        ORDER BY share DESC, f.segment_id LIMIT %(limit)s
+        SELECT f.segment_id, f.length, f.packed, best.share
+        FROM (
+            SELECT f.segment_id,
+                   c.count / (c.count + %(k1)s * (1 - %(b)s + %(b)s * f.length / %(mean)s)) AS share
+            FROM unnest(%(ids)s::int[]) AS term_id
+            JOIN full_text_segment f ON f.terms @> ARRAY[term_id],
+            LATERAL (SELECT 4 * cardinality(f.terms) + 2 * array_position(f.terms, term_id) - 2)
+                AS p(at),
+            LATERAL (SELECT get_byte(f.packed, at) + 256 * get_byte(f.packed, at + 1)::float8)
+                AS c(count)
+            WHERE NOT %(visible_only)s OR EXISTS (
+                SELECT FROM segment s JOIN document d ON d.id = s.document_id
+                WHERE s.id = f.segment_id AND s.enabled AND d.enabled)
+            ORDER BY share DESC, f.segment_id LIMIT %(limit)s
+        ) AS best JOIN full_text_segment f USING (segment_id)
+        ORDER BY best.share DESC, f.segment_id
         """,
         {
             "ids": list(plan.left_out[0].ids),
-            "whole": _ids(plan.whole),
             "k1": K1,
             "b": B,
             "mean": mean_length,
             "visible_only": plan.visible_only,
-            "limit": plan.budget,
+            "limit": plan.limit,
         },
     )
     return rows.fetchall()
@@ -386,27 +397,32 @@ def _occurrences(rows: _Rows, terms: Sequence[_Term]) -> NDArray[np.float64]:
     return table
 
 
-def _ranked(rows: _Rows, score: NDArray[np.float64]) -> list[tuple[str, float]]:
-    order = np.lexsort((np.array(rows.ids, np.str_), -score))
-    return [(rows.ids[place], float(score[place])) for place in order]
-
-
 def _visible_head(
-    conn: Connection, ranked: Sequence[tuple[str, float]], pool: int
+    conn: Connection, ids: Sequence[str], score: NDArray[np.float64], pool: int
 ) -> list[tuple[str, float]]:
-    """Return the first `pool` of `ranked` that a user may see."""
-    visible: list[tuple[str, float]] = []
-    start, size = 0, pool
-    while len(visible) < pool and start < len(ranked):
-        part = ranked[start : start + size]
+    """Return the `pool` best that a user may see, best first, ties by id."""
+    count = pool
+    while True:
+        ranked = _best(ids, score, count)
         rows = conn.cursor(binary=True).execute(
             """
             SELECT s.id FROM segment s JOIN document d ON d.id = s.document_id
             WHERE s.id = ANY(%s) AND s.enabled AND d.enabled
             """,
-            ([segment_id for segment_id, _ in part],),
+            ([segment_id for segment_id, _ in ranked],),
         )
         seen = {segment_id for (segment_id,) in rows}
-        visible += [hit for hit in part if hit[0] in seen]
-        start, size = start + size, size * 2
-    return visible[:pool]
+        visible = [hit for hit in ranked if hit[0] in seen]
+        if len(visible) >= pool or len(ranked) == len(ids):
+            return visible[:pool]
+        count = 4 * len(ranked)
+
+
+def _best(ids: Sequence[str], score: NDArray[np.float64], count: int) -> list[tuple[str, float]]:
+    """Return the `count` best and those that tie with the last of them, best first, ties by id."""
+    if count < len(ids):
+        places = np.flatnonzero(score >= np.partition(score, -count)[-count]).tolist()
+    else:
+        places = list(range(len(ids)))
+    head = ((ids[place], float(score[place])) for place in places)
+    return sorted(head, key=lambda hit: (-hit[1], hit[0]))
