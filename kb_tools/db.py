@@ -83,17 +83,20 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(
-        self, *, statement_timeout_seconds: float | None = None
+        self, *, statement_timeout_seconds: float | None = None, snapshot: bool = False
     ) -> Iterator[Connection[TupleRow]]:
         """One transaction in our schema; rows are tuples unless a cursor says otherwise.
 
         Raises BackendError if the server fails, or refuses or cancels a statement; ConnectionLost
         if it went away meanwhile: the next transaction starts an embedded server again.
         `statement_timeout_seconds` is for each statement of this transaction; None keeps the
-        server's.
+        server's. With `snapshot` all of them see the same rows: for reading what another
+        transaction replaces.
         """
 
         def prepare(conn: Connection[TupleRow]) -> None:
+            if snapshot:
+                conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             conn.execute(self._search_path(conn))
             if statement_timeout_seconds is not None:
                 conn.execute(_statement_timeout(statement_timeout_seconds))

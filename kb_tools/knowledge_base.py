@@ -13,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from psycopg_pool import ConnectionPool
 
 from kb_tools import hit_testing, search
-from kb_tools.assets import datasets, documents, indexes, segments
+from kb_tools.assets import datasets, documents, indexes, segments, words
 from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
 from kb_tools.errors import InvalidInput
@@ -106,6 +106,8 @@ class KnowledgeBase(Resources):
     dataset_statistics = datasets.dataset_statistics
     reembed_dataset = indexes.reembed_dataset
     reindex_dataset = indexes.reindex_dataset
+    get_dictionary = words.get_dictionary
+    set_dictionary = words.set_dictionary
     add_documents = documents.add_documents
     resume_builds = documents.resume_builds
     unfinished_documents = documents.unfinished_documents
@@ -130,6 +132,8 @@ class KnowledgeBase(Resources):
     adataset_statistics = async_twin(datasets.dataset_statistics)
     areembed_dataset = async_twin(indexes.reembed_dataset)
     areindex_dataset = async_twin(indexes.reindex_dataset)
+    aget_dictionary = async_twin(words.get_dictionary)
+    aset_dictionary = async_twin(words.set_dictionary)
     aadd_documents = async_twin(documents.add_documents)
     aresume_builds = async_twin(documents.resume_builds)
     aunfinished_documents = async_twin(documents.unfinished_documents)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from kb_tools.cli import assets, building, care, questions
+from kb_tools.cli import assets, building, care, questions, words
 from kb_tools.cli.output import tell
 from kb_tools.errors import KnowledgeBaseError
 
@@ -49,6 +49,7 @@ app.command()(building.add)
 app.command()(building.status)
 app.command()(questions.search)
 app.command()(questions.hit)
+assets.dataset_app.command("words")(words.dataset_words)
 app.add_typer(assets.dataset_app, name="dataset")
 app.add_typer(assets.document_app, name="document")
 app.add_typer(assets.segment_app, name="segment")

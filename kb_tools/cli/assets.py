@@ -134,7 +134,7 @@ def dataset_reindex(
     account: Account = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Build the full-text index of a dataset anew, after a change of the tokenizer.
+    """Build full text and keywords of a dataset anew, after a change of the tokenizer.
 
     Example: kb dataset reindex 员工手册
     """

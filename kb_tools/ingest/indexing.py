@@ -14,7 +14,7 @@ from kb_tools.errors import InvalidState, KnowledgeBaseError
 from kb_tools.ingest.isolate import together_or_alone
 from kb_tools.models import Dataset, embedded_text
 from kb_tools.resources import Resources
-from kb_tools.storage import datasets, full_text, segments
+from kb_tools.storage import datasets, full_text, segments, words
 from kb_tools.storage.segments import PendingSegment
 from kb_tools.text.terms import SegmentTerms, segment_terms
 from kb_tools.text.tokenize import Tokenizer
@@ -29,14 +29,18 @@ class IndexedSegment:
     vector: Vector
     keywords: list[str]
     terms: SegmentTerms
+    tokenizer: Tokenizer
 
 
 def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:
     """Embed, index and complete segments; those that fail end in error and not enabled."""
-    ready: list[IndexedSegment] = []
+    embedded: list[tuple[PendingSegment, Vector]] = []
     size = kb.settings.embedding_batch_size
     for start in range(0, len(pending), size):
-        ready += _embedded(kb, dataset, pending[start : start + size], _Patience())
+        embedded += _embedded(kb, dataset, pending[start : start + size], _Patience())
+    with kb.db.transaction() as conn:
+        tokenizer = words.tokenizer(conn, dataset.id, kb.settings.tokenizer)
+    ready = [_analysed(tokenizer, segment, vector) for segment, vector in embedded]
 
     def write(conn: Connection, some: Sequence[IndexedSegment]) -> None:
         _write(kb, conn, dataset, some)
@@ -56,8 +60,8 @@ class _Patience:
 
 def _embedded(
     kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment], patience: _Patience
-) -> list[IndexedSegment]:
-    """Return segments ready to be written; of a batch that fails, each half is tried apart."""
+) -> list[tuple[PendingSegment, Vector]]:
+    """Return segments with their vectors; of a batch that fails, each half is tried apart."""
     known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
     try:
         vectors = _vectors(kb, dataset, pending, known)
@@ -73,8 +77,7 @@ def _embedded(
             return first
         return first + _embedded(kb, dataset, pending[half:], patience)
     patience.left = _Patience.left
-    tokenizer = Tokenizer.of(kb.settings.tokenizer)
-    return [_analysed(tokenizer, segment, vectors[segment.hash]) for segment in pending]
+    return [(segment, vectors[segment.hash]) for segment in pending]
 
 
 def _fail_all(kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError) -> None:
@@ -89,7 +92,15 @@ def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
 def _analysed(tokenizer: Tokenizer, segment: PendingSegment, vector: Vector) -> IndexedSegment:
     # Keywords taken from the text count no more than they stand there: no need to pass them on.
     terms = segment_terms(tokenizer, segment.heading or segment.title, segment.content)
-    return IndexedSegment(segment, vector, tokenizer.extract_keywords(segment.content), terms)
+    keywords = tokenizer.extract_keywords(segment.content)
+    return IndexedSegment(segment, vector, keywords, terms, tokenizer)
+
+
+def _analysed_by(tokenizer: Tokenizer, item: IndexedSegment) -> IndexedSegment:
+    """Return `item` as `tokenizer` cuts it: the dictionary may have changed since it was cut."""
+    if item.tokenizer.name == tokenizer.name:
+        return item
+    return _analysed(tokenizer, item.segment, item.vector)
 
 
 def _vectors(
@@ -134,7 +145,8 @@ def _write(
     # Read again under the lock: another process may have recorded its dimension first.
     kb.embeddings.check_dimension(datasets.owned(conn, kb.account, dataset.id), space.dimension)
     kb.vector_stores.of(space).upsert([_point(item) for item in items], conn=conn)
-    tokenizer = Tokenizer.of(kb.settings.tokenizer)
+    tokenizer = words.tokenizer(conn, dataset.id, kb.settings.tokenizer)
+    items = [_analysed_by(tokenizer, item) for item in items]
     terms = [(item.segment.id, item.terms) for item in items]
     full_text.write(conn, dataset.id, tokenizer, terms)
     ids = [item.segment.id for item in items]

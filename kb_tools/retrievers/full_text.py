@@ -1,6 +1,6 @@
 """Full text: BM25 over all words of a segment, with a second look at the best hits."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from kb_tools import trace
 from kb_tools.config import RetrievalConfig
 from kb_tools.resources import Resources
 from kb_tools.retrievers.base import GuardedRetriever, Hit
-from kb_tools.storage import full_text
+from kb_tools.storage import full_text, words
 from kb_tools.text.bigrams import bigram_scores
 from kb_tools.text.terms import query_parts, query_terms
 from kb_tools.text.tokenize import Tokenizer, signs
@@ -67,11 +67,11 @@ def lexical_hits(
     kb: Resources, query: str, dataset_ids: Sequence[str], pool: int, *, k: int
 ) -> Lexical:
     """Return the `pool` best visible segments; the trace says whether the first `k` are proven."""
-    tokenizer = Tokenizer.of(kb.settings.tokenizer)
     with trace.stage("bm25") as measured:
-        with kb.db.transaction() as conn:
-            full_text.require_tokenizer(conn, dataset_ids, tokenizer)
-            terms, found = _found(conn, tokenizer, query, dataset_ids, pool)
+        with kb.db.transaction(snapshot=True) as conn:
+            tokenizers = words.tokenizers(conn, dataset_ids, kb.settings.tokenizer)
+            full_text.require_tokenizers(conn, tokenizers)
+            terms, found = _found(conn, tokenizers, query, pool)
             hits, gain = _with_second_look(conn, query, found.hits)
         measured.count = len(hits)
         measured.facts["exact"] = found.proven >= min(k, len(hits))
@@ -81,13 +81,14 @@ def lexical_hits(
 
 
 def _found(
-    conn: Connection, tokenizer: Tokenizer, query: str, dataset_ids: Sequence[str], pool: int
+    conn: Connection, tokenizers: Mapping[str, Tokenizer], query: str, pool: int
 ) -> tuple[list[str], full_text.Found]:
     """Search by the terms; if none is known by their parts, else by terms that hold those."""
-    terms = query_terms(tokenizer, query)
+    dataset_ids = list(tokenizers)
+    terms = _cut(query_terms, tokenizers, query)
     found = full_text.search(conn, dataset_ids, terms, pool)
     if not found.terms:
-        terms = query_parts(tokenizer, query)
+        terms = _cut(query_parts, tokenizers, query)
         found = full_text.search(conn, dataset_ids, terms, pool)
     if not found.terms:
         terms = full_text.terms_holding(
@@ -95,6 +96,18 @@ def _found(
         )
         found = full_text.search(conn, dataset_ids, terms, pool)
     return terms, found
+
+
+def _cut(
+    cut: Callable[[Tokenizer, str], list[str]], tokenizers: Mapping[str, Tokenizer], query: str
+) -> list[str]:
+    """Return the terms of a question as any of the datasets cuts it, each once.
+
+    A segment thus scores by all of them: one question with one maximum, whose scores compare
+    across datasets with different dictionaries.
+    """
+    distinct = dict.fromkeys(tokenizers.values())
+    return list(dict.fromkeys(term for tokenizer in distinct for term in cut(tokenizer, query)))
 
 
 def _with_second_look(

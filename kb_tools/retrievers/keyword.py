@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from psycopg import Connection
 
 from kb_tools.config import RetrievalConfig
 from kb_tools.resources import Resources
 from kb_tools.retrievers.base import GuardedRetriever, Hit
-from kb_tools.storage import datasets, keywords
-from kb_tools.text.tokenize import Tokenizer
+from kb_tools.storage import datasets, keywords, words
 
 
 class KeywordRetriever(GuardedRetriever):
@@ -27,9 +27,9 @@ class KeywordRetriever(GuardedRetriever):
         self, query: str, pool: int, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Hit]:
         """Return the `pool` segments with the most matching keywords."""
-        words = Tokenizer.of(self.kb.settings.tokenizer).extract_keywords(query)
-        with self.kb.db.transaction() as conn:
-            found = keywords.match(conn, self.dataset_ids, words, pool)
+        with self.kb.db.transaction(snapshot=True) as conn:
+            asked = self._keywords(conn, query)
+            found = keywords.match(conn, self.dataset_ids, asked, pool)
         return [
             Hit(
                 hit.segment_id,
@@ -38,6 +38,12 @@ class KeywordRetriever(GuardedRetriever):
             )
             for rank, hit in enumerate(found, start=1)
         ]
+
+    def _keywords(self, conn: Connection, query: str) -> list[str]:
+        """Return the ten keywords of the question, of each way in which the datasets cut it."""
+        cut = words.tokenizers(conn, self.dataset_ids, self.kb.settings.tokenizer)
+        chosen = (tokenizer.extract_keywords(query) for tokenizer in dict.fromkeys(cut.values()))
+        return list(dict.fromkeys(word for some in chosen for word in some))
 
 
 def create(kb: Resources, dataset_ids: Sequence[str], config: RetrievalConfig) -> KeywordRetriever:

@@ -7,7 +7,7 @@ Counts are kept by triggers. Whoever writes holds the dataset's lock.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,7 @@ def write(
         "ON CONFLICT DO NOTHING",
         (dataset_id, tokenizer.name),
     )
-    require_tokenizer(conn, [dataset_id], tokenizer)
+    require_tokenizers(conn, {dataset_id: tokenizer})
     ids = _term_ids(
         conn, dataset_id, sorted({term for _, segment in segments for term in segment.counts})
     )
@@ -139,7 +139,7 @@ def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], p
 
     However many disabled segments rank above them, as many visible ones are returned as there
     are. Document frequencies, count and mean length are those of all the datasets together. The
-    terms must be those of the tokenizer that built the indexes: see `require_tokenizer`.
+    terms must be those of the tokenizer that built the indexes: see `require_tokenizers`.
     """
     question = _question(conn, dataset_ids, terms)
     factor = 1
@@ -185,20 +185,33 @@ def texts(conn: Connection, segment_ids: Sequence[str]) -> dict[str, str]:
     return dict(rows.fetchall())
 
 
-def require_tokenizer(conn: Connection, dataset_ids: Sequence[str], tokenizer: Tokenizer) -> None:
-    """Raise InvalidState if an index was built by another tokenizer; one never mixes two."""
+def require_tokenizers(conn: Connection, tokenizers: Mapping[str, Tokenizer]) -> None:
+    """Raise InvalidState if a dataset's index was built by another tokenizer than now is its own.
+
+    An index never mixes two, and is never asked with another one.
+    """
     other = conn.execute(
         """
-        SELECT k.name, s.tokenizer FROM full_text_statistics s JOIN dataset k ON k.id = s.dataset_id
-        WHERE s.dataset_id = ANY(%s) AND s.tokenizer <> %s LIMIT 1
+        SELECT k.name, s.tokenizer, now.tokenizer
+        FROM unnest(%s::text[], %s::text[]) AS now(dataset_id, tokenizer)
+        JOIN full_text_statistics s USING (dataset_id) JOIN dataset k ON k.id = s.dataset_id
+        WHERE s.tokenizer <> now.tokenizer ORDER BY k.name LIMIT 1
         """,
-        (list(dataset_ids), tokenizer.name),
+        (list(tokenizers), [tokenizer.name for tokenizer in tokenizers.values()]),
     ).fetchone()
     if other:
         raise InvalidState(
             f"the full-text index of dataset {other[0]!r} was built by {other[1]}, "
-            f"now {tokenizer.name} is in use; run: kb dataset reindex NAME"
+            f"now {other[2]} is in use; run: kb dataset reindex NAME"
         )
+
+
+def tokenizer_name(conn: Connection, dataset_id: str) -> str | None:
+    """Return the name of the tokenizer that built a dataset's index; None if it has none yet."""
+    row = conn.execute(
+        "SELECT tokenizer FROM full_text_statistics WHERE dataset_id = %s", (dataset_id,)
+    ).fetchone()
+    return row[0] if row else None
 
 
 def _term_ids(conn: Connection, dataset_id: str, terms: list[str]) -> dict[str, int]:

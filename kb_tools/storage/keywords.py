@@ -1,6 +1,6 @@
 """Keywords of segments: matching them, and the table of a dataset; a query, never a stored blob."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
@@ -35,6 +35,18 @@ def match(
         {"words": list(words), "datasets": list(dataset_ids), "limit": limit},
     )
     return rows.fetchall()
+
+
+def rewrite(conn: Connection, keywords: Mapping[str, Sequence[str]]) -> None:
+    """Replace the keywords of segments (segment id -> keywords)."""
+    conn.execute(
+        """
+        UPDATE segment s
+        SET keywords = coalesce(string_to_array(nullif(new.keywords, ''), chr(31)), '{}')
+        FROM unnest(%s::text[], %s::text[]) AS new(id, keywords) WHERE s.id = new.id
+        """,
+        (list(keywords), ["\x1f".join(words) for words in keywords.values()]),
+    )
 
 
 def table(conn: Connection, dataset_id: str) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ import regex
 
 from kb_tools.errors import MissingDependency
 from kb_tools.settings import Engine
+from kb_tools.text.dictionary import Dictionary
 
 if TYPE_CHECKING:
     import opencc
@@ -46,6 +47,8 @@ _ACCENT = regex.compile(r"(?<=[a-z])[\u0300-\u036f]+")
 _HAN = regex.compile(r"\p{Han}")
 # Scripts without blanks between words are cut into pairs of characters.
 _UNSPACED = r"\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"
+_OF_IT = r"['’]s (?!\p{L})"
+_POSSESSIVE = regex.compile(_OF_IT, regex.VERBOSE)
 _WORD = regex.compile(
     rf"""
       (?P<han> \p{{Han}}+ )
@@ -54,7 +57,7 @@ _WORD = regex.compile(
       | [[\p{{L}}\p{{N}}]--[\p{{Han}}{_UNSPACED}]]
         [[\p{{L}}\p{{N}}\p{{M}}]--[\p{{Han}}{_UNSPACED}]]*
         (?: \.\d+ )* )
-      (?: ['’]s (?!\p{{L}}) )?
+      (?: {_OF_IT} )?
     | (?P<symbol> \p{{Extended_Pictographic}} )
     """,
     regex.VERBOSE | regex.V1,
@@ -103,25 +106,30 @@ def fold_keyword(keyword: str) -> str:
 
 
 class Tokenizer:
-    """The way the text of an index and its questions are cut, by one engine: jieba or rjieba.
+    """The way the text of an index and its questions are cut: an engine, and words of their own.
+
+    The words of the dictionary are kept whole, and are found by their parts too.
 
     Usage:
-        tokenizer = Tokenizer.of("jieba")
-        tokenizer.words("退款政策")     # ["退款", "政策"]
-        tokenizer.name                  # "jieba-0.42/porter2/1"
+        tokenizer = Tokenizer("jieba", Dictionary(["k8s集群"]))
+        tokenizer.words("K8s集群扩容")     # ["k8s集群", "扩容"]
+        tokenizer.name                     # "jieba-0.42/porter2/1/<fingerprint of the words>"
     """
 
-    def __init__(self, engine: Engine = "jieba") -> None:
+    def __init__(self, engine: Engine = "jieba", dictionary: Dictionary | None = None) -> None:
         """Load nothing yet. Raises MissingDependency if the engine is not installed."""
         self.engine = engine
-        self.name = f"{engine}-{_version(engine)}/{RULES}"
+        self.dictionary = dictionary or Dictionary()
+        rules = [f"{engine}-{_version(engine)}", RULES, self.dictionary.fingerprint]
+        self.name = "/".join(filter(None, rules))
         # Keywords and terms of one segment are made right after one another.
         self._recent = lru_cache(maxsize=64)(lambda text: tuple(self._cut(text)))
+        self._parts = lru_cache(maxsize=10_000)(self._parts_of_own)
 
     @staticmethod
     @cache
     def of(engine: Engine) -> "Tokenizer":
-        """Return the one tokenizer of an engine."""
+        """Return the one tokenizer of an engine that has no dictionary."""
         return Tokenizer(engine)
 
     def words(self, text: str) -> list[str]:
@@ -129,8 +137,17 @@ class Tokenizer:
         return list(self._cut(text) if len(text) > MAX_CACHED_LENGTH else self._recent(text))
 
     def with_parts(self, cut: Iterable[str]) -> list[str]:
-        """Return the words, each behind the known words of two and three ideographs inside it."""
-        return [part for word in cut for part in (*_parts(word), word)]
+        """Return the words, each behind its parts.
+
+        Those are the known words of two and three ideographs inside it; of a word of the
+        dictionary also what it would be cut into without it, and other such words inside it.
+        """
+        own = self.dictionary
+        return [
+            part
+            for word in cut
+            for part in (*(self._parts(word) if word in own else _parts(word)), word)
+        ]
 
     def query_words(self, query: str) -> list[str]:
         """Return what a question is searched by: its words, no function words if others remain."""
@@ -147,7 +164,20 @@ class Tokenizer:
         return tags or list(dict.fromkeys(cut))[:limit]
 
     def _cut(self, text: str) -> Iterator[str]:
-        for match in _WORD.finditer(fold(text)):
+        folded = fold(text)
+        if not self.dictionary:
+            yield from self._cut_pieces(folded)
+            return
+        folded, end = " ".join(folded.split()), 0  # a word may hold a blank
+        for start, next_start in self.dictionary.found_in(folded, _inside_words(folded)):
+            yield from self._cut_pieces(folded[end:start])
+            yield folded[start:next_start]
+            possessive = _POSSESSIVE.match(folded, next_start)
+            end = possessive.end() if possessive else next_start
+        yield from self._cut_pieces(folded[end:])
+
+    def _cut_pieces(self, folded: str) -> Iterator[str]:
+        for match in _WORD.finditer(folded):
             script = match.lastgroup or ""
             piece = match[script]
             if script == "han":
@@ -158,6 +188,25 @@ class Tokenizer:
                 yield from (piece[i : i + 2] for i in range(len(piece) - 1))
             else:
                 yield piece[:MAX_TERM_LENGTH]
+
+    def _parts_of_own(self, word: str) -> tuple[str, ...]:
+        cut = (part for piece in self._cut_pieces(word) for part in (*_parts(piece), piece))
+        others = self.dictionary.inside(word, _inside_words(word))
+        return tuple(part for part in dict.fromkeys([*cut, *others]) if part != word)
+
+
+def _inside_words(folded: str) -> bytearray:
+    """Return a byte for each place between characters, 1 inside a word of letters and digits.
+
+    No word of a dictionary begins or ends there: `cat` is not in `concatenate`.
+    """
+    inside = bytearray(len(folded) + 1)
+    for match in _WORD.finditer(folded):
+        if match.lastgroup == "word":
+            start, end = match.span()
+            inside[start + 1 : end] = b"\x01" * (end - start - 1)
+            inside[match.end("word")] = 0  # what follows is the s of a possessive
+    return inside
 
 
 def _version(engine: Engine) -> str:

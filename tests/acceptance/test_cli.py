@@ -290,6 +290,44 @@ def assert_one_line(result: Result, named: str) -> None:
     assert named in result.stderr
 
 
+def test_words_of_a_dataset_are_added_listed_and_taken_out(run: Run, handbook: str) -> None:
+    assert "no words" in run("dataset", "words", handbook).stdout
+    Path("words.txt").write_text("差旅费 100 n\n云枢平台\n")
+    changed = run("dataset", "words", handbook, "--add", "K8s集群", "--file", "words.txt")
+    assert changed.stdout == "dataset 员工手册 keeps 3 words whole\n"
+    assert run("search", "差旅费", "--retriever", "full_text").stdout.startswith("[1] travel.txt")
+    assert data(run("dataset", "words", handbook, "--remove", "k8S集群", "--json")) == [
+        "差旅费", "云枢平台",
+    ]  # fmt: skip
+    assert run("dataset", "words", handbook).stdout == "差旅费\n云枢平台\n"
+
+
+def test_words_are_cleared_only_when_that_is_confirmed(run: Run, handbook: str) -> None:
+    run("dataset", "words", handbook, "--add", "差旅费")
+    assert run("dataset", "words", handbook, "--clear", input="n\n").exit_code == 1
+    assert data(run("dataset", "words", handbook, "--json")) == ["差旅费"]
+    assert run("dataset", "words", handbook, "--clear", "--yes").exit_code == 0
+    assert data(run("dataset", "words", handbook, "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--add", "。。"], "'。。'"),
+        (["--remove", "云枢"], "no word '云枢'"),
+        (["--file", "bad.txt"], "line 2: 。"),
+        (["--file", "missing.txt"], "missing.txt"),
+        (["--file", "gbk.txt"], "'gbk.txt' is not UTF-8"),
+    ],
+)
+def test_words_that_cannot_be_used_are_one_line(
+    run: Run, handbook: str, options: list[str], named: str
+) -> None:
+    Path("bad.txt").write_text("云枢平台 3 nz\n。\n")
+    Path("gbk.txt").write_bytes("云枢平台".encode("gbk"))
+    assert_one_line(run("dataset", "words", handbook, *options), named)
+
+
 def test_another_account_sees_nothing(run: Run, handbook: str) -> None:
     assert data(run("dataset", "list", "--account", "other", "--json")) == []
     assert_one_line(run("search", "年假", "--in", handbook, "--account", "other"), "none yet")

@@ -77,6 +77,7 @@ def test_a_deleted_dataset_leaves_nothing_in_any_table(kb: KnowledgeBase) -> Non
     kept, gone = kb.create_dataset("kept"), kb.create_dataset("gone")
     for dataset in (kept, gone):
         kb.add_documents(dataset.id, [LCDocument("苹果很甜"), LCDocument("pears are sweet")])
+        kb.set_dictionary(dataset.id, ["苹果很甜"])
         kb.search_in_datasets("苹果", [dataset.id])
     before = rows_by_table(kb, gone.id)
     kb.delete_dataset(gone.id)
