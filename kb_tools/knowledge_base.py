@@ -108,6 +108,8 @@ class KnowledgeBase(Resources):
     reindex_dataset = indexes.reindex_dataset
     get_dictionary = words.get_dictionary
     set_dictionary = words.set_dictionary
+    get_synonyms = words.get_synonyms
+    set_synonyms = words.set_synonyms
     add_documents = documents.add_documents
     resume_builds = documents.resume_builds
     unfinished_documents = documents.unfinished_documents
@@ -134,6 +136,8 @@ class KnowledgeBase(Resources):
     areindex_dataset = async_twin(indexes.reindex_dataset)
     aget_dictionary = async_twin(words.get_dictionary)
     aset_dictionary = async_twin(words.set_dictionary)
+    aget_synonyms = async_twin(words.get_synonyms)
+    aset_synonyms = async_twin(words.set_synonyms)
     aadd_documents = async_twin(documents.add_documents)
     aresume_builds = async_twin(documents.resume_builds)
     aunfinished_documents = async_twin(documents.unfinished_documents)

@@ -1,4 +1,4 @@
-"""A dataset's own words: its dictionary."""
+"""A dataset's own words: its dictionary and its synonyms."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from kb_tools.ingest.progress import Progress
 from kb_tools.resources import Resources
 from kb_tools.storage import datasets
 from kb_tools.storage import words as rows
-from kb_tools.text.words import checked_words
+from kb_tools.text.words import checked_groups, checked_words
 
 
 def get_dictionary(kb: Resources, dataset_id: str) -> list[str]:
@@ -42,4 +42,30 @@ def set_dictionary(
         rows.set_dictionary(conn, dataset_id, checked)
         if rows.tokenizer(conn, dataset_id, kb.settings.tokenizer).name != before.name:
             build_words_anew(kb, conn, dataset, before, progress)
+    return checked
+
+
+def get_synonyms(kb: Resources, dataset_id: str) -> list[list[str]]:
+    """Return the groups of wordings of a dataset that mean the same. Raises NotFound."""
+    with kb.db.transaction() as conn:
+        datasets.owned(conn, kb.account, dataset_id)
+        return rows.synonyms(conn, dataset_id)
+
+
+def set_synonyms(
+    kb: Resources, dataset_id: str, groups: Iterable[Iterable[str]]
+) -> list[list[str]]:
+    """Replace the groups of wordings of a dataset that mean the same, and return them.
+
+    Such as `["年假", "带薪年休假"]`. When full text, or hybrid by it, is asked with one of a group,
+    the others count as if it stood in their place; one of several words counts where all of them
+    stand. The index stays as it is. Case, width, Chinese variants and endings of English words
+    are no matter. Raises NotFound, InvalidInput for more than 10,000 wordings or 16 in a group,
+    for what is no wording, and for one that stands in two groups.
+    """
+    checked = checked_groups(groups)
+    with kb.db.transaction() as conn:
+        datasets.owned(conn, kb.account, dataset_id)
+        rows.set_synonyms(conn, dataset_id, checked)
+        datasets.touch(conn, dataset_id)
     return checked

@@ -19,7 +19,7 @@ from kb_tools.cli.options import (
 from kb_tools.cli.output import confirm, print_json, say, show
 from kb_tools.errors import InvalidInput, NotFound
 from kb_tools.text.tokenize import fold_keyword
-from kb_tools.text.words import words_of
+from kb_tools.text.words import group_of, groups_of, words_of
 
 
 def dataset_words(
@@ -60,6 +60,64 @@ def dataset_words(
         print_json(words)
     else:
         say("\n".join(words) or "no words of its own: kb dataset words NAME --add WORD")
+
+
+def dataset_synonyms(
+    dataset: DatasetName,
+    add: Annotated[
+        list[str] | None, typer.Option("--add", help="Wordings with commas between; repeat it.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", help="Take out the group with this wording.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Add a UTF-8 file: a group a line, with commas.")
+    ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Take out all that is there first.")
+    ] = False,
+    yes: Yes = False,
+    at: At = "./kb",
+    embeddings: Embedder = "local",
+    account: Account = "default",
+    as_json: AsJson = False,
+) -> None:
+    """List or change the wordings of a dataset that mean the same, for questions by words.
+
+    Nothing is indexed anew.
+
+    Example: kb dataset synonyms 员工手册 --add 年假,带薪年休假 --add K8s,Kubernetes
+    """
+    new = [*map(group_of, add or ()), *(groups_of(_text(file)) if file else ())]
+    with opened(at, embeddings, account) as kb:
+        found = find_dataset(kb, dataset)
+        groups = kb.get_synonyms(found.id)
+        if new or remove or clear or file:
+            if clear and groups:
+                confirm(f"take {len(groups)} groups out of dataset {found.name!r}?", yes)
+            kept = _groups_without([] if clear else groups, remove or (), found.name)
+            groups = kb.set_synonyms(found.id, [*kept, *new])
+            show(groups, as_json, f"dataset {found.name} has {len(groups)} groups of synonyms")
+            return
+    if as_json:
+        print_json(groups)
+    else:
+        lines = [", ".join(group) for group in groups]
+        say("\n".join(lines) or "no synonyms: kb dataset synonyms NAME --add WORDING,WORDING")
+
+
+def _groups_without(
+    groups: Sequence[Sequence[str]], removed: Sequence[str], name: str
+) -> list[Sequence[str]]:
+    """Return the groups that are not to go. Raises NotFound for a wording in none of them."""
+    gone = set(map(fold_keyword, removed))
+    found = {i: gone & set(map(fold_keyword, group)) for i, group in enumerate(groups)}
+    missing = gone.difference(*found.values())
+    if missing:
+        raise NotFound(
+            f"no synonym {min(missing)!r} in dataset {name!r}; list them: kb dataset synonyms NAME"
+        )
+    return [group for i, group in enumerate(groups) if not found[i]]
 
 
 def _without(words: Sequence[str], removed: Sequence[str], name: str) -> list[str]:

@@ -9,10 +9,12 @@ from psycopg import Connection
 
 from kb_tools import trace
 from kb_tools.config import RetrievalConfig
+from kb_tools.models import Json
 from kb_tools.resources import Resources
 from kb_tools.retrievers.base import GuardedRetriever, Hit
 from kb_tools.storage import full_text, words
 from kb_tools.text.bigrams import bigram_scores
+from kb_tools.text.synonyms import Synonym
 from kb_tools.text.terms import query_parts, query_terms
 from kb_tools.text.tokenize import Tokenizer, signs
 
@@ -24,12 +26,14 @@ RESCORED = 100  # 0 switches the second look off
 class Lexical:
     """Segments by full text, best first; scores lie in [0, maximum].
 
-    `terms` are those of the question that were looked for, for `full_text.scores`.
+    `terms` and `synonyms` (by dataset) are those of the question that were looked for, for
+    `full_text.scores`.
     """
 
     hits: list[tuple[str, float]]
     maximum: float
     terms: list[str]
+    synonyms: dict[str, list[Synonym]]
 
     def share(self, score: float) -> float:
         """Return `score` as a share of the most that the question could score, in [0, 1]."""
@@ -71,22 +75,41 @@ def lexical_hits(
         with kb.db.transaction(snapshot=True) as conn:
             tokenizers = words.tokenizers(conn, dataset_ids, kb.settings.tokenizer)
             full_text.require_tokenizers(conn, tokenizers)
-            terms, found = _found(conn, tokenizers, query, pool)
+            synonyms = {
+                dataset_id: known.of(query)
+                for dataset_id, known in words.synonyms_by(conn, tokenizers).items()
+            }
+            terms, found = _found(conn, tokenizers, query, pool, synonyms)
             hits, gain = _with_second_look(conn, query, found.hits)
         measured.count = len(hits)
         measured.facts["exact"] = found.proven >= min(k, len(hits))
         measured.facts["terms"] = found.terms
         measured.facts["candidates"] = found.candidates
-    return Lexical(hits, found.maximum + gain, terms)
+        measured.facts |= _expanded(synonyms)
+    return Lexical(hits, found.maximum + gain, terms, synonyms)
+
+
+def _expanded(synonyms: Mapping[str, Sequence[Synonym]]) -> dict[str, Json]:
+    """Return what the trace says of synonyms: wording -> the others; nothing if there are none."""
+    others: dict[str, Json] = {}
+    for synonym in (synonym for some in synonyms.values() for synonym in some):
+        known = others.setdefault(synonym.wording, [])
+        if isinstance(known, list) and synonym.other not in known:
+            known.append(synonym.other)
+    return {"synonyms": others} if others else {}
 
 
 def _found(
-    conn: Connection, tokenizers: Mapping[str, Tokenizer], query: str, pool: int
+    conn: Connection,
+    tokenizers: Mapping[str, Tokenizer],
+    query: str,
+    pool: int,
+    synonyms: Mapping[str, Sequence[Synonym]],
 ) -> tuple[list[str], full_text.Found]:
     """Search by the terms; if none is known by their parts, else by terms that hold those."""
     dataset_ids = list(tokenizers)
     terms = _cut(query_terms, tokenizers, query)
-    found = full_text.search(conn, dataset_ids, terms, pool)
+    found = full_text.search(conn, dataset_ids, terms, pool, synonyms)
     if not found.terms:
         terms = _cut(query_parts, tokenizers, query)
         found = full_text.search(conn, dataset_ids, terms, pool)

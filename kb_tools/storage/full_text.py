@@ -7,8 +7,10 @@ Counts are kept by triggers. Whoever writes holds the dataset's lock.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from psycopg import Connection
 
 from kb_tools.errors import InvalidState
+from kb_tools.text.synonyms import Synonym
 from kb_tools.text.terms import SegmentTerms
 from kb_tools.text.tokenize import Tokenizer
 
@@ -51,17 +54,46 @@ class _Term:
 
 
 @dataclass(frozen=True)
+class _Other:
+    """Another wording of some terms of the question (their places), in one dataset.
+
+    Where all its terms stand, each of those counts as often as the rarest of them.
+    """
+
+    places: list[int]
+    terms: tuple[str, ...]
+    ids: tuple[int, ...]
+    dfs: tuple[int, ...]
+
+    @property
+    def df(self) -> int:
+        """Return the most segments that can hold all its terms."""
+        return min(self.dfs)
+
+    def rarest(self, weight: float) -> _Term:
+        """Return the term without which it stands nowhere."""
+        return _Term(self.df, weight, (self.ids[self.dfs.index(self.df)],))
+
+
+@dataclass(frozen=True)
 class _Question:
+    """What is scored: terms, other wordings of them; `held` are those that segments hold."""
+
     terms: list[_Term]
     mean_length: float
+    held: list[_Term]
+    others: list[_Other]
 
     @property
     def maximum(self) -> float:
         return _weight(self.terms)
 
     def known(self) -> list[_Term]:
-        """Return the terms that some segment holds, rarest first."""
-        return sorted((term for term in self.terms if term.df), key=lambda term: term.df)
+        """Return the terms that some segment holds, rarest first.
+
+        Their weights bound a score: added occurrences raise it no more than they would apart.
+        """
+        return sorted((term for term in self.held if term.df), key=lambda term: term.df)
 
 
 @dataclass(frozen=True)
@@ -134,34 +166,49 @@ def clear(conn: Connection, dataset_id: str) -> None:
     conn.execute("DELETE FROM full_text_term WHERE dataset_id = %s", (dataset_id,))
 
 
-def search(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], pool: int) -> Found:
+def search(
+    conn: Connection,
+    dataset_ids: Sequence[str],
+    terms: Sequence[str],
+    pool: int,
+    synonyms: Mapping[str, Sequence[Synonym]] = MappingProxyType({}),
+) -> Found:
     """Return the `pool` best visible segments for the terms of a question.
+
+    `synonyms` (by dataset) tell what else counts as some of them: its occurrences are added to
+    theirs, and their document frequency is the larger one, as in Lucene's SynonymQuery.
 
     However many disabled segments rank above them, as many visible ones are returned as there
     are. Document frequencies, count and mean length are those of all the datasets together. The
     terms must be those of the tokenizer that built the indexes: see `require_tokenizers`.
     """
-    question = _question(conn, dataset_ids, terms)
+    question = _question(conn, dataset_ids, terms, synonyms)
     factor = 1
     while True:
         plan = _plan(question.known(), pool, factor)
         rows, bound = _read(conn, plan, question.mean_length)
-        hits = _visible_head(conn, rows.ids, _score(rows, question), pool)
+        ranked = _visible_head(conn, rows.ids, _score(rows, question), pool)
+        hits = [hit for hit in ranked if hit[1]]  # 0: a part of another wording alone
         if len(hits) >= pool or not bound:
             break
         factor *= WIDER
     proven = sum(score > bound for _, score in hits)
-    return Found(hits, question.maximum, proven, len(question.known()), len(rows.ids))
+    known = sum(term.df > 0 for term in question.terms)
+    return Found(hits, question.maximum, proven, known, len(rows.ids))
 
 
 def scores(
-    conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str], segment_ids: Sequence[str]
+    conn: Connection,
+    dataset_ids: Sequence[str],
+    terms: Sequence[str],
+    segment_ids: Sequence[str],
+    synonyms: Mapping[str, Sequence[Synonym]] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Return the BM25 of given segments, as `search` computes it; 0 where no term occurs.
 
     Segments that are not in the index are left out.
     """
-    question = _question(conn, dataset_ids, terms)
+    question = _question(conn, dataset_ids, terms, synonyms)
     found = conn.cursor(binary=True).execute(
         """
         SELECT segment_id, length, packed FROM full_text_segment
@@ -233,7 +280,12 @@ def _term_ids(conn: Connection, dataset_id: str, terms: list[str]) -> dict[str, 
     return dict(rows.fetchall())
 
 
-def _question(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str]) -> _Question:
+def _question(
+    conn: Connection,
+    dataset_ids: Sequence[str],
+    terms: Sequence[str],
+    synonyms: Mapping[str, Sequence[Synonym]],
+) -> _Question:
     asked = list(dict.fromkeys(terms))[:MAX_QUERY_TERMS]
     statistics = conn.execute(
         """
@@ -251,11 +303,69 @@ def _question(conn: Connection, dataset_ids: Sequence[str], terms: Sequence[str]
         (list(dataset_ids), asked),
     )
     known = {term: (df, tuple(ids)) for term, df, ids in found}
-    weighed = [
-        _Term(df, _idf(segments, df) * (K1 + 1), ids)
-        for df, ids in (known.get(term, (0, ())) for term in asked)
-    ]
-    return _Question(weighed, max(length / max(segments, 1), 1.0))
+    others = _others(conn, asked, synonyms) if synonyms else []
+    larger = _larger_df(others)
+    weighed = []
+    for place, (df, ids) in enumerate(known.get(term, (0, ())) for term in asked):
+        df_of_all = max(df, larger.get(place, 0))
+        weighed.append((df, _Term(df_of_all, _idf(segments, df_of_all) * (K1 + 1), ids)))
+    scored = [term for _, term in weighed]
+    held = [replace(term, df=df) for df, term in weighed]
+    held += [other.rarest(sum(scored[place].weight for place in other.places)) for other in others]
+    return _Question(scored, max(length / max(segments, 1), 1.0), held, others)
+
+
+def _others(
+    conn: Connection, asked: Sequence[str], synonyms: Mapping[str, Sequence[Synonym]]
+) -> list[_Other]:
+    """Return the other wordings of terms that are asked, if some segment may hold them."""
+    wanted = {(i, term) for i, some in synonyms.items() for s in some for term in s.other_terms}
+    rows = conn.execute(
+        """
+        SELECT t.dataset_id, t.term, t.id, t.df
+        FROM unnest(%s::text[], %s::text[]) AS wanted(dataset_id, term)
+        JOIN full_text_term t USING (dataset_id, term) WHERE t.df > 0
+        """,
+        ([dataset_id for dataset_id, _ in wanted], [term for _, term in wanted]),
+    )
+    known = {(dataset_id, term): (term_id, df) for dataset_id, term, term_id, df in rows}
+    others = []
+    for (dataset_id, terms), places in _places(asked, synonyms).items():
+        found = [known[dataset_id, term] for term in terms if (dataset_id, term) in known]
+        if len(found) == len(terms):
+            ids, dfs = zip(*found, strict=True)
+            others.append(_Other(sorted(places), terms, ids, dfs))
+    return others
+
+
+def _places(
+    asked: Sequence[str], synonyms: Mapping[str, Sequence[Synonym]]
+) -> dict[tuple[str, tuple[str, ...]], set[int]]:
+    """Return (dataset, terms of another wording) -> places of the asked terms it stands for.
+
+    It counts once for each, however many wordings of its group are asked.
+    """
+    place_of = {term: place for place, term in enumerate(asked)}
+    places: dict[tuple[str, tuple[str, ...]], set[int]] = {}
+    for dataset_id, some in synonyms.items():
+        for synonym in some:
+            terms = tuple(sorted(set(synonym.other_terms)))
+            stands_for = {place_of[term] for term in synonym.terms if term in place_of}
+            if terms and stands_for:
+                places.setdefault((dataset_id, terms), set()).update(stands_for)
+    return places
+
+
+def _larger_df(others: Sequence[_Other]) -> dict[int, int]:
+    """Return place -> the largest document frequency of another wording, over all datasets."""
+    pooled: Counter[tuple[int, tuple[str, ...]]] = Counter()
+    for other in others:
+        for place in other.places:
+            pooled[place, other.terms] += other.df
+    larger: dict[int, int] = {}
+    for (place, _), df in pooled.items():
+        larger[place] = max(df, larger.get(place, 0))
+    return larger
 
 
 def terms_holding(
@@ -384,11 +494,22 @@ def _unpacked(rows: Sequence[tuple[Any, ...]]) -> _Rows:
 
 def _score(rows: _Rows, question: _Question) -> NDArray[np.float64]:
     occurrences = _occurrences(rows, question.terms)
+    if question.others:
+        _add_others(occurrences, rows, question.others)
     weights = np.array([term.weight for term in question.terms])
     norm = K1 * (1 - B + B * rows.lengths / question.mean_length)
     # Not a matrix product: its rounding depends on a row's place, and equal texts must tie.
     score: NDArray[np.float64] = (occurrences / (occurrences + norm[:, None]) * weights).sum(axis=1)
     return score
+
+
+def _add_others(occurrences: NDArray[np.float64], rows: _Rows, others: Sequence[_Other]) -> None:
+    """Count, in place, each other wording as the terms that it stands for."""
+    column_of = {i: at for at, i in enumerate(sorted({i for other in others for i in other.ids}))}
+    table = _occurrences(rows, [_Term(0, 0.0, (term_id,)) for term_id in column_of])
+    for other in others:
+        columns = [column_of[term_id] for term_id in other.ids]
+        occurrences[:, other.places] += table[:, columns].min(axis=1, keepdims=True)
 
 
 def _occurrences(rows: _Rows, terms: Sequence[_Term]) -> NDArray[np.float64]:

@@ -126,6 +126,10 @@ class Tokenizer:
         self._recent = lru_cache(maxsize=64)(lambda text: tuple(self._cut(text)))
         self._parts = lru_cache(maxsize=10_000)(self._parts_of_own)
 
+    def __len__(self) -> int:
+        """Return how many words the dictionary has."""
+        return len(self.dictionary)
+
     @staticmethod
     @cache
     def of(engine: Engine) -> "Tokenizer":

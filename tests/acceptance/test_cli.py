@@ -328,6 +328,40 @@ def test_words_that_cannot_be_used_are_one_line(
     assert_one_line(run("dataset", "words", handbook, *options), named)
 
 
+def test_synonyms_of_a_dataset_are_added_listed_and_taken_out(run: Run, handbook: str) -> None:
+    assert "no synonyms" in run("dataset", "synonyms", handbook).stdout
+    Path("groups.txt").write_text("# leave\n年假，带薪年休假\n\n差旅费, 出差费用\n")
+    changed = run(
+        "dataset", "synonyms", handbook, "--add", "K8s,Kubernetes", "--file", "groups.txt"
+    )
+    assert changed.stdout == "dataset 员工手册 has 3 groups of synonyms\n"
+    found = run("search", "出差费用", "--retriever", "full_text")
+    assert found.stdout.startswith("[1] travel.txt")
+    assert data(run("dataset", "synonyms", handbook, "--remove", "KUBERNETES", "--json")) == [
+        ["年假", "带薪年休假"], ["差旅费", "出差费用"],
+    ]  # fmt: skip
+    assert run("dataset", "synonyms", handbook).stdout == "年假, 带薪年休假\n差旅费, 出差费用\n"
+    assert run("dataset", "synonyms", handbook, "--clear", input="n\n").exit_code == 1
+    assert data(run("dataset", "synonyms", handbook, "--clear", "--yes", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--add", "年假"], "2 to 16 different wordings"),
+        (["--add", "年假=>假"], "no direction"),
+        (["--add", "年假,假", "--add", "假,休假"], "'假' stands in two groups"),
+        (["--remove", "年假"], "no synonym '年假'"),
+        (["--file", "bad.txt"], "line 2: "),
+    ],
+)
+def test_synonyms_that_cannot_be_used_are_one_line(
+    run: Run, handbook: str, options: list[str], named: str
+) -> None:
+    Path("bad.txt").write_text("年假,休假\n。,年休\n")
+    assert_one_line(run("dataset", "synonyms", handbook, *options), named)
+
+
 def test_another_account_sees_nothing(run: Run, handbook: str) -> None:
     assert data(run("dataset", "list", "--account", "other", "--json")) == []
     assert_one_line(run("search", "年假", "--in", handbook, "--account", "other"), "none yet")

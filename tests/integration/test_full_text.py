@@ -13,6 +13,7 @@ from kb_tools.errors import InvalidState
 from kb_tools.retrievers.base import create_retriever
 from kb_tools.storage import full_text
 from kb_tools.storage.full_text import Found
+from kb_tools.text.synonyms import Synonym
 from kb_tools.text.terms import SegmentTerms, query_parts, query_terms, segment_terms
 from kb_tools.text.tokenize import Tokenizer
 
@@ -55,14 +56,43 @@ def set_enabled(rows: "Rows", table: str, enabled: bool, like: str) -> None:
         conn.execute(statements[table], (enabled, like))
 
 
-def naive_bm25(texts: dict[str, Counter[str]], lengths: dict[str, int], terms: list[str]):
+Groups = dict[str, list[Synonym]]
+
+
+def rewritten(
+    texts: dict[str, Counter[str]], dataset_of: dict[str, str], synonyms: Groups
+) -> tuple[dict[str, Counter[str]], Counter[str]]:
+    """What the texts count when other wordings stand in place of the asked ones, and the dfs."""
+    counts = {name: Counter(count) for name, count in texts.items()}
+    df = Counter(
+        {term: sum(term in c for c in texts.values()) for c in texts.values() for term in c}
+    )
+    larger: Counter[tuple[str, frozenset[str]]] = Counter()
+    for dataset_id, some in synonyms.items():
+        names = [name for name in texts if dataset_of[name] == dataset_id]
+        wordings = {(term, frozenset(s.other_terms)) for s in some for term in s.terms}
+        for term, others in wordings:
+            held = [sum(other in texts[name] for name in names) for other in others]
+            larger[term, others] += min(held)
+            for name in names:
+                counts[name][term] += min(texts[name][other] for other in others)
+    for (term, _), count in larger.items():
+        df[term] = max(df[term], count)
+    return counts, df
+
+
+def naive_bm25(
+    texts: dict[str, Counter[str]],
+    lengths: dict[str, int],
+    terms: list[str],
+    df: Counter[str],
+) -> dict[str, float]:
     """Robertson and Zaragoza's formula as it is written, k1 = 1.2, b = .75."""
     mean = max(sum(lengths.values()) / len(texts), 1)
-    scores = {}
+    scores: dict[str, float] = {}
     for name, counts in texts.items():
         for term in terms:
-            df = sum(term in other for other in texts.values())
-            idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            idf = math.log(1 + (len(texts) - df[term] + 0.5) / (df[term] + 0.5))
             tf = counts[term]
             part = idf * tf * 2.2 / (tf + 1.2 * (1 - 0.75 + 0.75 * lengths[name] / mean))
             scores[name] = scores.get(name, 0) + part
@@ -70,33 +100,50 @@ def naive_bm25(texts: dict[str, Counter[str]], lengths: dict[str, int], terms: l
 
 
 TERMS = st.sampled_from(["甲", "乙", "丙", "丁", "run", "x", "y"])
+SYNONYMS = st.builds(
+    Synonym,
+    st.just("asked"),
+    st.lists(TERMS, min_size=1, max_size=2, unique=True).map(tuple),
+    st.just("other"),
+    st.lists(TERMS, min_size=1, max_size=3, unique=True).map(tuple),
+)
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     texts=st.lists(st.lists(TERMS, max_size=12), min_size=1, max_size=12),
     asked=st.lists(TERMS, min_size=1, max_size=4, unique=True),
     split=st.integers(0, 12),
     budget=st.sampled_from([1, 3, 4000]),
+    synonyms=st.dictionaries(st.sampled_from(["d", "e"]), st.lists(SYNONYMS, max_size=3)),
 )
 def test_scores_are_those_of_bm25_over_all_datasets_together(
-    rows: "Rows", texts: list[list[str]], asked: list[str], split: int, budget: int
+    rows: "Rows",
+    texts: list[list[str]],
+    asked: list[str],
+    split: int,
+    budget: int,
+    synonyms: Groups,
 ) -> None:
     counts = {f"s{number:02}": Counter(text) for number, text in enumerate(texts)}
     lengths = {name: count.total() for name, count in counts.items()}
     write_anew(rows, counts, lengths, split)
-    expected = naive_bm25(counts, lengths, asked)
+    dataset_of = {name: "d" if place < split else "e" for place, name in enumerate(counts)}
+    counted, df = rewritten(counts, dataset_of, synonyms)
+    expected = naive_bm25(counted, lengths, asked, df)
     with pytest.MonkeyPatch.context() as patch, rows.database.transaction() as conn:
         patch.setattr(full_text, "CANDIDATES", budget)
-        got = full_text.search(conn, ["d", "e"], asked, pool=100)
-        scores = full_text.scores(conn, ["d", "e"], asked, list(counts))
+        got = full_text.search(conn, ["d", "e"], asked, 100, synonyms)
+        scores = full_text.scores(conn, ["d", "e"], asked, list(counts), synonyms)
+        head = full_text.search(conn, ["d", "e"], asked, 2, synonyms)
     assert dict(got.hits) == pytest.approx(expected)
     assert got.hits == sorted(got.hits, key=lambda hit: (-hit[1], hit[0]))
     assert scores == pytest.approx({name: expected.get(name, 0.0) for name in counts})
     assert got.proven == len(got.hits)
     assert all(score < got.maximum for _, score in got.hits)
+    assert head.hits[: head.proven] == got.hits[: head.proven]
 
 
 def write_anew(

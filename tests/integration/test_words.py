@@ -257,5 +257,94 @@ def test_no_more_dictionaries_are_kept_in_memory_than_fit(
     ids = [add(kb, *TEXTS, name=str(number)) for number in range(3)]
     for number, dataset_id in enumerate(ids):
         kb.set_dictionary(dataset_id, ["云枢平台", f"词语{number}"])
-    assert rows._kept._words() <= 3
+    assert rows._tokenizers.words() <= 3
     assert [contents(ask(kb, "云枢平台", dataset_id)) for dataset_id in ids] == [[TEXTS[0]]] * 3
+
+
+SYNONYMS = [["年假", "带薪年休假"], ["K8s", "Kubernetes"]]
+LEAVE = ("年假可以结转", "带薪年休假有十天", "带薪病假要证明", "Kubernetes升级", "报销流程")
+
+
+def test_synonyms_are_kept_as_they_were_typed(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb)
+    assert kb.get_synonyms(dataset_id) == []
+    assert kb.set_synonyms(
+        dataset_id, [(" 年假 ", "带薪年休假"), ("K8s", "Kubernetes", "k8S")]
+    ) == (kb.get_synonyms(dataset_id))
+    assert kb.get_synonyms(dataset_id) == SYNONYMS
+    kb.set_dictionary(dataset_id, ["云枢平台"])
+    assert kb.get_synonyms(dataset_id) == SYNONYMS
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("年假", {LEAVE[0], LEAVE[1]}),
+        ("帶薪年休假", {LEAVE[0], LEAVE[1], LEAVE[2]}),
+        ("k8s", {LEAVE[3]}),
+        ("KUBERNETES", {LEAVE[3]}),
+        ("报销", {LEAVE[4]}),
+    ],
+)
+def test_synonyms_are_found_in_both_directions(
+    kb: KnowledgeBase, query: str, found: set[str]
+) -> None:
+    dataset_id = add(kb, *LEAVE)
+    kb.set_synonyms(dataset_id, SYNONYMS)
+    assert set(contents(ask(kb, query, dataset_id))) == found
+
+
+def test_synonym_counts_as_much_as_the_word_that_was_asked(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, "苹果 甜", "凤梨 甜", "香蕉 甜")
+    kb.set_synonyms(dataset_id, [["苹果", "凤梨"]])
+    scores = {d.page_content: d.metadata["score"] for d in ask(kb, "苹果", dataset_id)}
+    with kb.db.transaction() as conn:
+        kept = rows.synonyms_by(conn, rows.tokenizers(conn, [dataset_id], "jieba"))
+        synonyms = {dataset_id: kept[dataset_id].of("苹果")}
+        plain = full_text.search(conn, [dataset_id], ["苹果"], 10, synonyms)
+    assert len(scores) == 2
+    assert len({score for _, score in plain.hits}) == 1
+
+
+def test_trace_names_what_was_expanded(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, *LEAVE)
+    kb.set_synonyms(dataset_id, SYNONYMS)
+    facts = {s.name: s.facts for s in ask(kb, "年假和k8s", dataset_id).trace.stages}["bm25"]
+    assert facts["synonyms"] == {"年假": ["带薪年休假"], "K8s": ["Kubernetes"]}
+    facts = {s.name: s.facts for s in ask(kb, "报销", dataset_id).trace.stages}["bm25"]
+    assert "synonyms" not in facts
+
+
+def test_synonyms_of_one_dataset_do_not_count_in_another(kb: KnowledgeBase) -> None:
+    with_synonyms, without = add(kb, *LEAVE, name="a"), add(kb, *LEAVE, name="b")
+    kb.set_synonyms(with_synonyms, SYNONYMS)
+    found = [
+        (d.metadata["dataset_name"], d.page_content) for d in ask(kb, "k8s", with_synonyms, without)
+    ]
+    assert found == [("a", LEAVE[3])]
+
+
+def test_share_of_a_synonym_stays_within_the_maximum(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, *LEAVE, *(["年假 " * 50 + "带薪年休假 " * 50] * 3))
+    kb.set_synonyms(dataset_id, SYNONYMS)
+    shares = [d.metadata["scores"]["full_text"]["share"] for d in ask(kb, "年假", dataset_id)]
+    assert all(0 < share <= 1 for share in shares)
+
+
+def test_new_synonyms_are_asked_at_once_and_build_nothing(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb, *LEAVE)
+    indexed, revision = terms(kb, dataset_id), kb.get_dataset(dataset_id).index_revision
+    for groups, count in ((SYNONYMS, 1), ([], 0), ([["K8s", "报销"]], 1)):
+        kb.set_synonyms(dataset_id, groups)
+        assert len(ask(kb, "k8s", dataset_id)) == count
+    assert terms(kb, dataset_id) == indexed
+    assert kb.get_dataset(dataset_id).index_revision == revision + 3
+
+
+def test_synonyms_of_another_account_are_out_of_reach(kb: KnowledgeBase) -> None:
+    dataset_id = add(kb)
+    other = kb.for_account("other")
+    with pytest.raises(NotFound, match=dataset_id):
+        other.get_synonyms(dataset_id)
+    with pytest.raises(NotFound, match=dataset_id):
+        other.set_synonyms(dataset_id, SYNONYMS)
