@@ -5,7 +5,7 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 DEMO_KB ?= demo-kb
 
-.PHONY: help demo test lint notebooks eval clean
+.PHONY: help demo test lint notebooks eval bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,10 @@ notebooks: $(VENV)/.developing  ## run the notebooks and keep their outputs
 
 eval: $(VENV)/.developing  ## measure retrieval on the sets of KB_EVAL_DIR (by hand: it takes an hour)
 	$(RUN) -m benchmarks.quality --output benchmarks/results/quality.md
+
+bench: $(VENV)/.developing  ## measure searches beside their peers (BIG=1: a million segments, hours)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --group bench
+	$(RUN) -m benchmarks.search $(if $(BIG),--sizes 200000 1000000 --output benchmarks/results/big.md)
 
 clean:  ## remove the environment and the demo's data
 	rm -rf "$(VENV)" "$(DEMO_KB)"

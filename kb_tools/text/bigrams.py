@@ -5,11 +5,11 @@ still agree. Latin words count whole. Document frequencies are those among the g
 nothing is stored.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
 from kb_tools.text.tokenize import simplify
@@ -18,8 +18,8 @@ WEIGHT = 0.5
 K1, B = 1.2, 0.75
 MAX_PAIRS = 128
 
-_IDEOGRAPHS = regex.compile(r"\p{Han}{2,}")
-_LATIN = regex.compile(r"[a-z0-9]+")
+# The ranges of \p{Han} that matter, for the module that is twice as fast here.
+_PIECE = re.compile("([\u3400-\u9fff\U00020000-\U0003ffff]{2,})|([a-z0-9]+)")
 
 
 def bigram_scores(query: str, texts: Sequence[str]) -> tuple[list[float], float]:
@@ -27,30 +27,28 @@ def bigram_scores(query: str, texts: Sequence[str]) -> tuple[list[float], float]
 
     Gains lie in [0, most]; both are 0 for a question without two ideographs side by side.
     """
-    asked = simplify(query)
+    asked = _PIECE.findall(simplify(query))
     pairs = list(dict.fromkeys(_pairs(asked)))[:MAX_PAIRS]
     if not pairs or not texts:
         return [0.0] * len(texts), 0.0
-    words = list(dict.fromkeys(_LATIN.findall(asked)))[:MAX_PAIRS]
+    words = list(dict.fromkeys(word for _, word in asked if word))[:MAX_PAIRS]
     simple = [simplify(text) for text in texts]
-    counts = np.array([_counts(text, pairs, words) for text in simple], np.float64)
-    lengths = np.array([_length(text) for text in simple], np.float64)
-    return _bm25(counts, lengths)
+    pieces = [_PIECE.findall(text) for text in simple]
+    counts = [
+        [*(text.count(pair) for pair in pairs), *_occurrences(words, own)]
+        for text, own in zip(simple, pieces, strict=True)
+    ]
+    lengths = [sum(len(run) - 1 if run else 1 for run, _ in own) for own in pieces]
+    return _bm25(np.array(counts, np.float64), np.array(lengths, np.float64))
 
 
-def _pairs(text: str) -> list[str]:
-    runs = _IDEOGRAPHS.findall(text)
-    return [run[i : i + 2] for run in runs for i in range(len(run) - 1)]
+def _pairs(pieces: Sequence[tuple[str, str]]) -> list[str]:
+    return [run[i : i + 2] for run, _ in pieces for i in range(len(run) - 1)]
 
 
-def _counts(text: str, pairs: Sequence[str], words: Sequence[str]) -> list[int]:
-    latin = Counter(_LATIN.findall(text)) if words else {}
-    return [*(text.count(pair) for pair in pairs), *(latin.get(word, 0) for word in words)]
-
-
-def _length(text: str) -> int:
-    pairs = sum(len(run) - 1 for run in _IDEOGRAPHS.findall(text))
-    return pairs + len(_LATIN.findall(text))
+def _occurrences(words: Sequence[str], pieces: Sequence[tuple[str, str]]) -> list[int]:
+    count = Counter(word for _, word in pieces) if words else {}
+    return [count.get(word, 0) for word in words]
 
 
 def _bm25(counts: NDArray[np.float64], lengths: NDArray[np.float64]) -> tuple[list[float], float]:

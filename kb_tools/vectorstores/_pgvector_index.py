@@ -248,7 +248,7 @@ _IN_PROGRESS = """
     WHERE datname = current_database() AND relid = to_regclass(%s)
 """
 
-# pgvector's default sizes: benchmarks/vectors.py shows what they give.
+# pgvector's default sizes: benchmarks/search.py shows what they give.
 _CREATE = sql.SQL(
     "CREATE INDEX CONCURRENTLY {index} ON {table} USING hnsw (({key}) halfvec_cosine_ops) "
     "WITH (m = 16, ef_construction = 64)"
