@@ -41,6 +41,7 @@ _MEANT = {
 _FITS_ALL = ("cp125", "iso8859", "mac")  # any bytes are valid in these, so that proves nothing
 _SAMPLE_BYTES = 65_536
 _DECLARED_BONUS = 0.1
+_STRAY_ZEROS = 3  # so few in a short text are a slip of a program, not a sign of binary data
 _GOOD_ENOUGH = 0.3
 _LOST_PENALTY = 20
 
@@ -138,7 +139,7 @@ def _wide(data: bytes) -> str | None:
     ascii_share = sample.count(0) / len(sample)
     if score > _GOOD_ENOUGH or (name and ascii_share > 0.2 and score >= 0):
         return name
-    if ascii_share > 0.02:
+    if ascii_share > 0.02 and sample.count(0) > _STRAY_ZEROS:
         raise ParseError("not text: the file holds binary data")
     return None
 

@@ -78,6 +78,10 @@ def test_few_broken_bytes_are_counted_not_fatal() -> None:
     assert parsed.report["warnings"] == ["2 byte(s) are not valid utf-8"]
 
 
+def test_a_stray_zero_byte_does_not_make_a_short_text_binary() -> None:
+    assert texts(read(b"o\0er Cloud credits", "txt"))[0].replace("\0", "") == "oer Cloud credits"
+
+
 def test_binary_data_is_no_text() -> None:
     with pytest.raises(ParseError, match="not text"):
         read(bytes(range(256)) * 40, "txt")
