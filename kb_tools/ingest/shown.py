@@ -2,13 +2,14 @@
 
 import re
 from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 
 _QUOTED = re.compile(r'"([^"]*)"|\\(.)|\[\$([^\]-]*)[^\]]*\]')
 _OTHER_BRACKETS = re.compile(r"\[[^\]]*\]")
 _PADDING = re.compile(r"[_*].")
 _DIGITS = re.compile(r"[#0?][#0?,]*(?:\.([#0?]*))?")
 _CHINESE_DATE = re.compile(r"年.*月")
-_MOST_EXACT = 1e15  # above, a float holds no exact integers
+_LONGEST_INTEGER = 1e21  # the number of an account or a card, not a measured value
 
 
 def shown(value: object, number_format: str = "General") -> str:
@@ -94,6 +95,8 @@ def _restored(text: str, kept: list[str]) -> str:
 
 
 def _plain(value: float) -> str:
-    if isinstance(value, int) or (value.is_integer() and abs(value) < _MOST_EXACT):
-        return str(int(value))
+    if isinstance(value, int):
+        return str(value)
+    if value.is_integer() and abs(value) < _LONGEST_INTEGER:
+        return str(int(Decimal(f"{value:.15g}")))  # spreadsheets keep 15 digits
     return f"{value:.12g}"

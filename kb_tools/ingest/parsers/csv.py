@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kb_tools.ingest.encodings import decode
-from kb_tools.ingest.parsed import Limits, Parsed, ParseError, Parser
-from kb_tools.ingest.rows import line_blocks, row_blocks
+from kb_tools.ingest.parsed import Block, Limits, Parsed, ParseError, Parser
+from kb_tools.ingest.rows import line_blocks, row_blocks, title_rows
 
 DELIMITERS = ",;\t|"
 _SAMPLE_ROWS = 200
@@ -34,8 +34,11 @@ def parse(data: bytes, limits: Limits) -> Parsed:
     if warning:
         known = report.get("warnings")
         report["warnings"] = [*(known if isinstance(known, list) else []), warning]
-    blocks = line_blocks(rows, delimiter) or row_blocks(rows)
-    return Parsed(tuple(blocks), report=report)
+    rows = [row for row in rows if any(value.strip() for value in row)]
+    titles = title_rows(rows)
+    table = rows[len(titles) :]
+    blocks = line_blocks(table, delimiter) or row_blocks(table)
+    return Parsed((*map(Block, titles), *blocks), report=report)
 
 
 def _rows(text: str, delimiter: str, limits: Limits) -> tuple[list[list[str]], str | None]:

@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from kb_tools.ingest.office_zip import check, damaged
@@ -22,7 +23,7 @@ from kb_tools.ingest.parsed import (
     Parser,
     chapter_level,
 )
-from kb_tools.ingest.rows import row_blocks
+from kb_tools.ingest.rows import column_names, row_blocks
 
 if TYPE_CHECKING:
     from docx.document import Document as WordDocument
@@ -45,6 +46,7 @@ _CHINESE_STYLES = frozenset((
     "chineseCounting", "chineseCountingThousand", "ideographDigital", "japaneseCounting",
     "taiwaneseCounting", "taiwaneseCountingThousand",
 ))  # fmt: skip
+_DEEPEST_HEADER = 4
 _CHINESE = "零一二三四五六七八九"
 _FOOTNOTES = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/footnotes"
 
@@ -151,8 +153,10 @@ class _Reader:
             for cell in table.iterfind(f"{_W}tr/{_W}tc"):
                 yield from self._inside(cell)
             return
-        marked = table.find(f"{_W}tr/{_W}trPr/{_W}tblHeader") is not None
-        yield from row_blocks(rows, heading=str(self._path), has_header=True if marked else None)
+        depth = _header_depth(table)
+        if depth and depth < len(rows):
+            rows = [column_names(_rows(table, spread=True)[:depth]), *rows[depth:]]
+        yield from row_blocks(rows, heading=str(self._path), has_header=True if depth else None)
 
     def _footnotes(self) -> Iterator[Block]:
         from lxml import etree
@@ -199,29 +203,66 @@ def _text_boxes(paragraph: "_Element") -> Iterator["_Element"]:
             waiting += reversed(child)
 
 
-def _rows(table: "_Element") -> list[list[str]]:
-    """Return the cells' texts; a cell that spans columns or rows is repeated where it spans."""
+def _rows(table: "_Element", *, spread: bool = False) -> list[list[str]]:
+    """Return the cells' texts; a cell that spans rows is repeated in each.
+
+    In the columns that it spans, it is repeated if `spread`, else it stands in the first.
+    """
     rows: list[list[str]] = []
-    for row in table.iter(f"{_W}tr"):
-        if next(row.iterancestors(f"{_W}tbl"), None) is not table:
-            continue
+    for row in _own_rows(table):
         values: list[str] = []
-        for cell in row.iter(f"{_W}tc"):
-            if next(cell.iterancestors(f"{_W}tr"), None) is row:
-                values += _cell(cell, rows[-1] if rows else [], len(values))
+        for cell in _own_cells(row):
+            text = _cell(cell, rows[-1] if rows else [], len(values))
+            values += [text, *[text if spread else ""] * (_width(cell) - 1)]
         rows.append(values)
     return rows
 
 
-def _cell(cell: "_Element", above: list[str], at: int) -> list[str]:
+def _own_rows(table: "_Element") -> Iterator["_Element"]:
+    """Yield the rows that are not those of a table inside."""
+    for row in table.iter(f"{_W}tr"):
+        if next(row.iterancestors(f"{_W}tbl"), None) is table:
+            yield row
+
+
+def _own_cells(row: "_Element") -> Iterator["_Element"]:
+    for cell in row.iter(f"{_W}tc"):
+        if next(cell.iterancestors(f"{_W}tr"), None) is row:
+            yield cell
+
+
+def _cell(cell: "_Element", above: list[str], at: int) -> str:
+    if _goes_on(cell):
+        return above[at] if at < len(above) else ""
+    return "\n".join(_cell_lines(cell)).strip()
+
+
+def _goes_on(cell: "_Element") -> bool:
+    """Tell whether a cell is a part of the one above."""
+    merged = cell.find(f"{_W}tcPr/{_W}vMerge")
+    return merged is not None and merged.get(f"{_W}val") != "restart"
+
+
+def _width(cell: "_Element") -> int:
     properties = cell.find(f"{_W}tcPr")
-    span = "1" if properties is None else _value(properties, "gridSpan")
-    merged = None if properties is None else properties.find(f"{_W}vMerge")
-    if merged is not None and merged.get(f"{_W}val") != "restart":
-        text = above[at] if at < len(above) else ""
-    else:
-        text = "\n".join(_cell_lines(cell)).strip()
-    return [text, *[""] * (min(int(span), 100) - 1 if span.isdigit() else 0)]
+    span = "" if properties is None else _value(properties, "gridSpan")
+    return min(max(int(span), 1), 100) if span.isdigit() else 1
+
+
+def _header_depth(table: "_Element") -> int:
+    """Return how many rows name the columns; 0 if the table does not say.
+
+    They are marked, or the first has a cell over columns and one over the rows of names.
+    """
+    rows = list(islice(_own_rows(table), _DEEPEST_HEADER + 1))
+    is_marked = [row.find(f"{_W}trPr/{_W}tblHeader") is not None for row in rows]
+    if any(is_marked):
+        return max(1, len(list(takewhile(bool, is_marked))))
+    if not rows or not any(_width(cell) > 1 for cell in _own_cells(rows[0])):
+        return 0
+    below = takewhile(lambda row: any(map(_goes_on, _own_cells(row))), rows[1:])
+    depth = 1 + len(list(below))
+    return depth if 1 < depth <= _DEEPEST_HEADER else 0
 
 
 def _cell_lines(cell: "_Element") -> Iterator[str]:

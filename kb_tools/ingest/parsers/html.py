@@ -6,8 +6,9 @@ pages: it kept menus and hidden text, and lost headings, table columns and pages
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from lxml import etree
 from lxml import html as lxml_html
@@ -22,7 +23,7 @@ from kb_tools.ingest.parsed import (
     ParseError,
     Parser,
 )
-from kb_tools.ingest.rows import row_blocks
+from kb_tools.ingest.rows import column_names, row_block, row_blocks
 
 _DECLARED = re.compile(
     rb"<(?:meta|\?xml)[^>]*?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.I
@@ -60,6 +61,8 @@ _WIDE = "\u2e80-\u9fff\uac00-\ud7a3\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ff
 _BROKEN_LINE = re.compile(rf"(?<=[{_WIDE}])[ \t]*\n\s*(?=[{_WIDE}])")
 _BLANKS = re.compile(r"[ \t\n\r\f]+")
 _LEAST_LEFT = 0.3
+_WIDEST_SPAN = 100
+_DEEPEST_HEADER = 4
 _LINK_RUN = 3
 
 
@@ -108,11 +111,11 @@ class _Line:
     level: int = 0
     in_menu: bool = False
     linked: int = 0
-    rows: list[list[str]] = field(default_factory=list)
+    rows: list[Block] = field(default_factory=list)  # of a table
 
     @property
     def length(self) -> int:
-        return len(self.text) + sum(len(value) for row in self.rows for value in row)
+        return len(self.text) + sum(len(row.text) for row in self.rows)
 
 
 class _Walker:
@@ -207,18 +210,108 @@ def _is_hidden(element: etree._Element, tag: str) -> bool:
     return bool(style and _HIDING.search(style))
 
 
-def _table(table: etree._Element) -> list[list[str]]:
+@dataclass(frozen=True)
+class _Cell:
+    """A cell of a table, and whether it names what is below or beside it."""
+
+    text: str
+    is_name: bool = False
+
+
+def _table(table: etree._Element) -> list[Block]:
     """Return the rows of a table of data; nothing for one that only lays out the page."""
     if table.find(".//table") is not None:
         return []
-    rows = [
-        [_text_of(cell) for cell in row.iter("td", "th")]
-        for row in table.iter("tr")
-        if not _is_hidden(row, "tr")
-    ]
-    rows = [row for row in rows if any(row)]
-    is_data = len(rows) > 1 and sum(len(row) > 1 for row in rows) * 2 > len(rows)
-    return rows if is_data else []
+    elements = [row for row in table.iter("tr") if not _is_hidden(row, "tr")]
+    grid = _grid(elements, spread=False)
+    rows = [row for row in grid if any(cell.text for cell in row)]
+    if len(rows) < 2 or sum(len(row) > 1 for row in rows) * 2 <= len(rows):
+        return []
+    if all(_is_labelled(row) for row in rows):
+        return [_labelled(row) for row in rows]
+    depth = _header_depth(elements)
+    texts = [[cell.text for cell in row] for row in grid]
+    if depth and depth < len(texts):
+        above = [[cell.text for cell in row] for row in _grid(elements[:depth], spread=True)]
+        return list(row_blocks([column_names(above), *texts[depth:]], has_header=True))
+    return list(row_blocks(texts))
+
+
+def _grid(rows: Sequence[etree._Element], *, spread: bool) -> list[list[_Cell]]:
+    """Return the cells by column; one that spans rows is repeated in each.
+
+    In the columns that it spans, it is repeated if `spread`, else it stands in the first.
+    """
+    grid: list[list[_Cell]] = []
+    hanging: dict[int, tuple[_Cell, int]] = {}  # column -> what comes from above, for how many rows
+    for row in rows:
+        cells: list[_Cell] = []
+        for element in row.iter("td", "th"):
+            _take(hanging, cells)
+            cell = _Cell(_text_of(element), element.tag == "th")
+            width, height = _span(element, "colspan"), _span(element, "rowspan")
+            for at in range(width):
+                part = cell if spread or not at else _Cell("", cell.is_name)
+                if height > 1:
+                    hanging[len(cells)] = part, height - 1
+                cells.append(part)
+        _take(hanging, cells)
+        grid.append(cells)
+    return grid
+
+
+def _take(hanging: dict[int, tuple[_Cell, int]], cells: list[_Cell]) -> None:
+    """Add what cells of rows above leave for the next columns."""
+    while len(cells) in hanging:
+        at = len(cells)
+        cell, left = hanging.pop(at)
+        if left > 1:
+            hanging[at] = cell, left - 1
+        cells.append(cell)
+
+
+def _span(element: etree._Element, name: str) -> int:
+    value = (element.get(name) or "").strip()
+    return min(max(int(value), 1), _WIDEST_SPAN) if value.isdecimal() else 1
+
+
+def _header_depth(rows: Sequence[etree._Element]) -> int:
+    """Return how many rows name the columns; 0 if the table does not say.
+
+    They stand in a thead or are of th only, or the first has a cell over columns and one over the
+    rows of names.
+    """
+    head = list(takewhile(_is_head, rows))
+    if head:
+        return len(head)
+    first = list(rows[0].iter("td", "th"))
+    if not any(_span(cell, "colspan") > 1 for cell in first):
+        return 0
+    depth = max(_span(cell, "rowspan") for cell in first)
+    return depth if 1 < depth <= _DEEPEST_HEADER else 0
+
+
+def _is_head(row: etree._Element) -> bool:
+    cells = list(row.iter("td", "th"))
+    return row.getparent().tag == "thead" or bool(cells and all(c.tag == "th" for c in cells))
+
+
+def _is_labelled(row: Sequence[_Cell]) -> bool:
+    """Tell whether a row is of names, each with values behind it: "姓名 | 张三 | 电话 | 123"."""
+    names = [at for at, cell in enumerate(row) if cell.is_name]
+    return bool(names) and names[0] == 0 and len(names) <= len(row) / 2
+
+
+def _labelled(row: Sequence[_Cell]) -> Block:
+    names: list[str] = []
+    values: list[list[str]] = []
+    for cell in row:
+        if cell.is_name:
+            names.append(cell.text)
+            values.append([])
+        else:
+            values[-1].append(cell.text)
+    return row_block(names, ["; ".join(filter(None, some)) for some in values])
 
 
 def _text_of(element: etree._Element | None) -> str:
@@ -263,6 +356,6 @@ def _blocks(lines: list[_Line]) -> Iterator[Block]:
         if line.kind is BlockKind.HEADING:
             yield Block(line.text, path.enter(line.level, line.text), kind=BlockKind.HEADING)
         elif line.kind is BlockKind.TABLE:
-            yield from row_blocks(line.rows, heading=str(path))
+            yield from (replace(row, heading=str(path)) for row in line.rows)
         else:
             yield Block(line.text, str(path), kind=line.kind)

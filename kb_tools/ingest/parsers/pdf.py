@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, product, takewhile
 from typing import TYPE_CHECKING
 
 import pypdfium2 as pdfium
@@ -43,6 +43,14 @@ _LONGEST_BOOKMARK = 120
 _UNREADABLE = re.compile("[\ufffd\ue000-\uf8ff\x00-\x08\x0e-\x1f]")
 _DIGITS = re.compile(r"\d+")
 _PASSWORD = 4  # pdfium's FPDF_ERR_PASSWORD
+_NO_TITLE = re.compile(
+    r"\(?(?:untitled|anonymous|无标题|無標題|新建.{0,20}|document\s?\d*|文档\s?\d*|"
+    r"powerpoint (?:presentation|演示文稿)|microsoft word - .*|slide 1|幻灯片\s?1)"
+    r"(?:\s?document|文档|文檔)?(?:\.\w{2,4})?\)?",
+    re.I,
+)  # what programs write where nobody gave a title
+_PAGE_MARK = "\0"
+_MOST_NUMBERS = 3
 _MARGIN_LINES = 2  # running heads and feet are looked for in so many lines of either end
 _GAP = 1.2  # heights: a blank this wide parts cells or columns
 
@@ -123,7 +131,11 @@ def _open(data: bytes) -> pdfium.PdfDocument:
 def _metadata(pdf: pdfium.PdfDocument) -> dict[str, str]:
     found = pdf.get_metadata_dict(skip_empty=True)
     wanted = {"title": found.get("Title", ""), "author": found.get("Author", "")}
-    return {name: value.strip() for name, value in wanted.items() if value.strip()}
+    return {
+        name: value.strip()
+        for name, value in wanted.items()
+        if value.strip() and not _NO_TITLE.fullmatch(value.strip())
+    }
 
 
 def _bookmarks(pdf: pdfium.PdfDocument) -> dict[tuple[int, str], int]:
@@ -243,20 +255,23 @@ def _box(text_page: ctypes.c_void_p, at: int) -> tuple[float, float, float, floa
 
 def _without_running_heads(pages: Sequence[list[_Line]]) -> list[list[_Line]]:
     """Leave out heads, feet and page numbers that most pages share, but for their first time."""
-    edges = Counter(key for lines in pages for key in {_key(line) for line in _edge(lines)})
+    edges = Counter(
+        key for lines in pages for key in {key for line in _edge(lines) for key in _keys(line)}
+    )
     most = max(3, len([lines for lines in pages if lines]) // 2)
     seen: set[str] = set()
     kept: list[list[_Line]] = []
     for lines in pages:
         edge = {id(line) for line in _edge(lines)}
         page = []
-        for line in lines:
-            key = _key(line)
-            running = id(line) in edge and edges[key] >= most
-            if not (running and (key in seen or key == "#")):
+        for at, line in enumerate(lines):
+            keys = _keys(line) if id(line) in edge else set()
+            # To count with the pages is no accident, on however few of them.
+            running = {key for key in keys if edges[key] >= (3 if _PAGE_MARK in key else most)}
+            again = running and (running & seen or _bare_edge(line).isdigit())
+            if not again or _table_at(lines, at):  # the names of a table that goes on
                 page.append(line)
-            if running:
-                seen.add(key)
+            seen |= running
         kept.append(page)
     return kept
 
@@ -267,8 +282,23 @@ def _edge(lines: Sequence[_Line]) -> list[_Line]:
     return down[:_MARGIN_LINES] + down[_MARGIN_LINES:][-_MARGIN_LINES:]
 
 
-def _key(line: _Line) -> str:
-    return _DIGITS.sub("#", _bare(line.text)).strip("-–—/·")
+def _keys(line: _Line) -> set[str]:
+    """Return what a line shares with its like on other pages.
+
+    Each of its numbers stays as it is or is counted from the page's: rows of a table whose numbers
+    grow otherwise are not alike.
+    """
+    text = _bare_edge(line)
+    numbers = _DIGITS.findall(text)
+    if len(numbers) > _MOST_NUMBERS or any(len(number) > 6 for number in numbers):
+        return {text}
+    between = _DIGITS.split(text)
+    ways = product(*((n, f"{_PAGE_MARK}{int(n) - line.page}{_PAGE_MARK}") for n in numbers))
+    return {"".join(map(str.__add__, between, (*way, ""))) for way in ways}
+
+
+def _bare_edge(line: _Line) -> str:
+    return _bare(line.text).strip("-–—/·")
 
 
 class _Layout:
@@ -280,10 +310,17 @@ class _Layout:
 
     def blocks(self, pages: Sequence[list[_Line]]) -> Iterator[Block]:
         open_lines: list[_Line] = []  # a paragraph that may go on, also on the next page
+        names: _Line | None = None  # of a table that the page before ended with
         for lines in pages:
             lines = _in_columns(lines)
             margins = _Margins(lines)
-            at = 0
+            repeated = names and lines and lines[0].text == names.text
+            rows = _rows_under(names, lines) if names and not repeated else []
+            at = max(len(rows) - 1, 0)
+            if rows:
+                yield from self._table(rows, lines[0])
+            if lines:
+                names = names if rows and at == len(lines) else None
             while at < len(lines):
                 rows = _table_at(lines, at)
                 level = 0 if rows else self._level(lines[at])
@@ -291,9 +328,8 @@ class _Layout:
                     yield from self._paragraph(open_lines)
                     open_lines = []
                 if rows:
-                    yield from row_blocks(
-                        rows, heading=str(self._path), page=lines[at].page, has_header=True
-                    )
+                    yield from self._table(rows, lines[at])
+                    names = lines[at] if at + len(rows) == len(lines) else None
                     at += len(rows)
                     continue
                 if level:
@@ -302,6 +338,9 @@ class _Layout:
                     open_lines.append(lines[at])
                 at += 1
         yield from self._paragraph(open_lines)
+
+    def _table(self, rows: Sequence[Sequence[str]], first: _Line) -> Iterator[Block]:
+        return row_blocks(rows, heading=str(self._path), page=first.page, has_header=True)
 
     def _level(self, line: _Line) -> int:
         text = line.text.strip()
@@ -355,6 +394,8 @@ class _Margins:
         if max(line.height, following.height) > 1.3 * min(line.height, following.height):
             return False
         if len(line.cells) > 1 or len(following.cells) > 1:
+            return False
+        if following.page > line.page + 1:  # a page between gave no text
             return False
         if line.page == following.page and not self._is_next(line, following):
             return False
@@ -415,18 +456,19 @@ def _table_at(lines: Sequence[_Line], at: int) -> list[list[str]]:
 
     Row labels may stand to the left of all names.
     """
-    header = lines[at].cells
-    if len(header) < 2:
+    if len(lines[at].cells) < 2:
         return []
-    rows = [["", *(_tidy(cell.text) for cell in header)]]
-    for line in lines[at + 1 :]:
-        row = _row_under(header, line)
-        if row is None:
-            break
-        rows.append(row)
-    if not any(row[0] for row in rows):
-        rows = [row[1:] for row in rows]
+    rows = _rows_under(lines[at], lines[at + 1 :])
     return rows if len(rows) > 2 and looks_like_header(rows) else []
+
+
+def _rows_under(names: _Line, lines: Sequence[_Line]) -> list[list[str]]:
+    """Return the names and the rows that line up with them; nothing if the first line does not."""
+    rows = list(takewhile(bool, (_row_under(names.cells, line) or [] for line in lines)))
+    if not rows:
+        return []
+    rows.insert(0, ["", *(_tidy(cell.text) for cell in names.cells)])
+    return rows if any(row[0] for row in rows) else [row[1:] for row in rows]
 
 
 def _row_under(header: Sequence[_Cell], line: _Line) -> list[str] | None:

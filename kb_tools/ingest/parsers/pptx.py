@@ -20,7 +20,7 @@ from kb_tools.ingest.parsed import (
     has_chinese,
     page_list,
 )
-from kb_tools.ingest.rows import row_block, row_blocks
+from kb_tools.ingest.rows import column_names, row_block, row_blocks
 
 if TYPE_CHECKING:
     from pptx.presentation import Presentation
@@ -168,8 +168,7 @@ class _Reader:
             if text and not _is_furniture(shape):
                 yield Block(text, heading, page)
         elif getattr(shape, "has_table", False):
-            marked = True if shape.table.first_row else None
-            yield from row_blocks(_rows(shape.table), heading=heading, page=page, has_header=marked)
+            yield from _table(shape.table, heading, page)
         else:
             yield from self._graphic(shape, heading, page)
 
@@ -192,6 +191,25 @@ def _lines(frame: Any) -> str:
 
 def _is_furniture(shape: Any) -> bool:
     return shape.is_placeholder and shape.placeholder_format.type.name in _FURNITURE
+
+
+def _table(table: Any, heading: str, page: int) -> Iterator[Block]:
+    rows, marked = _rows(table), True if table.first_row else None
+    first = list(table.rows[0].cells) if rows else []
+    depth = max((cell.span_height for cell in first), default=1)
+    if 1 < depth < len(rows) and any(cell.span_width > 1 for cell in first):
+        spread = [_spread(row, values) for row, values in zip(table.rows, rows, strict=True)]
+        rows, marked = [column_names(spread[:depth]), *rows[depth:]], True
+    yield from row_blocks(rows, heading=heading, page=page, has_header=marked)
+
+
+def _spread(row: Any, values: Sequence[str]) -> list[str]:
+    """Return the texts of a row with each repeated over the columns that its cell spans."""
+    spread = list(values)
+    for at, cell in enumerate(row.cells):
+        if cell._tc.hMerge and at:
+            spread[at] = spread[at - 1]
+    return spread
 
 
 def _rows(table: Any) -> list[list[str]]:

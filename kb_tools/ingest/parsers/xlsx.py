@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kb_tools.ingest.office_zip import check, damaged
 from kb_tools.ingest.parsed import Block, BlockKind, HeadingPath, Limits, Parsed, ParseError, Parser
-from kb_tools.ingest.rows import looks_like_header, row_block
+from kb_tools.ingest.rows import column_names, form_row, is_form, looks_like_header, row_block
 from kb_tools.ingest.shown import shown
 
 if TYPE_CHECKING:
@@ -164,6 +164,10 @@ def _blocks(sheet: _Sheet, *, alone: bool) -> Iterator[Block]:
     names: list[str] = []
     regions = list(_regions(sheet.rows))
     for at, numbers in enumerate(regions, 1):
+        rows = [sheet.rows[number] for number in numbers]
+        if is_form(rows):
+            yield from (form_row(row, heading=str(path)) for row in rows)
+            continue
         above, names, below = _Region(sheet.rows, numbers, across).parts(names)
         yield from _above(above, path, is_last=at == len(regions) and not below)
         for row in below:
@@ -237,11 +241,11 @@ class _Region:
         if len(self._rows) > 1 and max(map(_filled, self._rows)) > 1:
             while _filled(self._rows[titles]) == 1:
                 titles += 1
+        if len(self._rows) == 1 and _filled(self._rows[0]) == 1:  # a title or a remark
+            return self._rows, [], []
         width = max(map(len, self._rows))
         if titles or width > len(names) or width == 1:
             names = []
-        if width == 1 and len(self._rows) == 1:  # a title or a remark between tables
-            return self._rows, [], []
         return self._rows[:titles], names, self._rows[titles:]
 
     def _header(self) -> int | None:
@@ -278,10 +282,7 @@ class _Region:
 
     def _names(self, at: int, depth: int) -> list[str]:
         """Return a name for each column, "2024年 收入" where it goes over two rows."""
-        rows = [self._spread(place) for place in range(at, at + depth)]
-        width = max(map(len, rows))
-        columns = ([row[c] for row in rows if c < len(row) and row[c]] for c in range(width))
-        return [" ".join(" ".join(dict.fromkeys(parts)).split()) for parts in columns]
+        return column_names([self._spread(place) for place in range(at, at + depth)])
 
 
 def _filled(row: Sequence[str]) -> int:
