@@ -21,6 +21,7 @@ from kb_tools.testing import FakeEmbeddings
 from kb_tools.vectorstores.pgvector import PgVectorStore
 
 TEXTS = ["年假可以跨年。", "差旅费三十天内报销。", "病假需要证明。"]
+MORE = [f"第{number}条规定。" for number in range(27)]
 RETRIEVERS = ["semantic", "full_text", "keyword", "hybrid"]
 
 
@@ -86,7 +87,7 @@ def works(kb: KnowledgeBase, *, direct: bool = True) -> None:
     """Take a knowledge base through its life."""
     dataset = kb.create_dataset("员工手册")
     batch = kb.add_documents(
-        dataset.id, [LCDocument(text) for text in TEXTS * 10], process_rule=ProcessRule.as_is()
+        dataset.id, [LCDocument(text) for text in TEXTS + MORE], process_rule=ProcessRule.as_is()
     )
     batch.raise_for_errors()
     for retriever in RETRIEVERS:
@@ -99,7 +100,7 @@ def works(kb: KnowledgeBase, *, direct: bool = True) -> None:
         assert store.build_index()
     kb.delete_document(batch.document_ids[0])
     kb.reindex_dataset(dataset.id)
-    assert kb.dataset_statistics(dataset.id).segment_count == len(TEXTS) * 10 - 1
+    assert kb.dataset_statistics(dataset.id).segment_count == len(TEXTS + MORE) - 1
     kb.delete_dataset(dataset.id)
     assert list(store.ids(dataset.id)) == []
 
