@@ -1,6 +1,6 @@
 """SIGKILL in the middle of a build: the next one finishes it, once, as if nothing had happened.
 
-`KB_KILLS` sets how often (default 4): of the process that builds, and of its PostgreSQL.
+`KB_KILLS` sets how often (default 3): of the process that builds, and of its PostgreSQL.
 """
 
 import os
@@ -16,7 +16,7 @@ import pytest
 from kb_tools import KnowledgeBase
 from kb_tools.testing import FakeEmbeddings
 
-KILLS = int(os.environ.get("KB_KILLS", "4"))
+KILLS = int(os.environ.get("KB_KILLS", "3"))
 DOCUMENTS = 200
 
 # Builds what is missing; with a fourth word, makes datasets all the while and prints those made.
