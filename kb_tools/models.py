@@ -86,8 +86,35 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class AskedQuery:
+    """A search as the log keeps it; `hit_count` is of this dataset alone."""
+
+    query: str
+    source: str
+    hit_count: int
+    reason: str | None
+    milliseconds: float
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class SegmentHits:
+    """How often a segment was returned."""
+
+    segment_id: str
+    document_id: str
+    document_name: str
+    position: int
+    content: str
+    hits: int
+
+
+@dataclass(frozen=True)
 class DatasetStatistics:
-    """How much a dataset holds, and how often it was asked and found."""
+    """How much a dataset holds, and how often it was asked and found.
+
+    `hits_by_source` counts what the log still holds; the lists are the ten most or most recent.
+    """
 
     dataset_id: str
     document_count: int
@@ -98,6 +125,10 @@ class DatasetStatistics:
     token_count: int
     query_count: int
     hit_count: int
+    hits_by_source: dict[str, int]
+    most_hit_segments: list[SegmentHits]
+    recent_queries: list[AskedQuery]
+    zero_hit_queries: list[AskedQuery]
 
 
 @dataclass(frozen=True)

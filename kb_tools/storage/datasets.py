@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 
 from psycopg import Connection
-from psycopg.rows import class_row
+from psycopg.rows import class_row, dict_row
 from psycopg.types.json import Jsonb
 
 from kb_tools.errors import NotFound
 from kb_tools.models import Dataset, DatasetStatistics, Json, possible_ids
+from kb_tools.storage import queries
+
+LISTED = 10
 
 
 def insert(
@@ -140,9 +143,9 @@ def owned(conn: Connection, account: str, dataset_id: str) -> Dataset:
 
 
 def statistics(conn: Connection, dataset_id: str) -> DatasetStatistics:
-    """Return the counts of one dataset."""
-    found = (
-        conn.cursor(row_factory=class_row(DatasetStatistics))
+    """Return the counts of one dataset, and what was asked and found most and last."""
+    counts = (
+        conn.cursor(row_factory=dict_row)
         .execute(
             """
             SELECT %(id)s::text AS dataset_id, d.*, s.*, q.*, h.*
@@ -163,5 +166,11 @@ def statistics(conn: Connection, dataset_id: str) -> DatasetStatistics:
         )
         .fetchone()
     )
-    assert found is not None  # aggregates always give a row
-    return found
+    assert counts is not None  # aggregates always give a row
+    return DatasetStatistics(
+        **counts,
+        hits_by_source=queries.hits_by_source(conn, dataset_id),
+        most_hit_segments=queries.most_hit(conn, dataset_id, LISTED),
+        recent_queries=queries.recent(conn, dataset_id, LISTED, without_hits=False),
+        zero_hit_queries=queries.recent(conn, dataset_id, LISTED, without_hits=True),
+    )

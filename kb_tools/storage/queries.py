@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psycopg import Connection
+from psycopg.rows import class_row
+
+from kb_tools.models import AskedQuery, SegmentHits
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,50 @@ def log(
             """,
             [(hit.segment_id, hit.document_id, hit.dataset_id) for hit in hits],
         )
+
+
+def hits_by_source(conn: Connection, dataset_id: str) -> dict[str, int]:
+    """Return how many hits the logged searches of each source had, most first."""
+    rows = conn.execute(
+        """
+        SELECT source, sum(cardinality(segment_ids))::bigint AS hits FROM dataset_query
+        WHERE dataset_id = %s GROUP BY source ORDER BY hits DESC, source
+        """,
+        (dataset_id,),
+    )
+    return dict(rows.fetchall())
+
+
+def most_hit(conn: Connection, dataset_id: str, limit: int) -> list[SegmentHits]:
+    """Return the segments that were returned most often, of those that are there."""
+    rows = conn.cursor(row_factory=class_row(SegmentHits)).execute(
+        """
+        SELECT s.id AS segment_id, d.id AS document_id, d.name AS document_name, s.position,
+               s.content, h.hits
+        FROM (SELECT segment_id, sum(hits)::bigint AS hits FROM segment_hit
+              WHERE dataset_id = %s GROUP BY segment_id) h
+        JOIN segment s ON s.id = h.segment_id JOIN document d ON d.id = s.document_id
+        ORDER BY h.hits DESC, s.id LIMIT %s
+        """,
+        (dataset_id, limit),
+    )
+    return rows.fetchall()
+
+
+def recent(
+    conn: Connection, dataset_id: str, limit: int, *, without_hits: bool
+) -> list[AskedQuery]:
+    """Return the last searches, newest first; `without_hits`: only those that found nothing."""
+    rows = conn.cursor(row_factory=class_row(AskedQuery)).execute(
+        """
+        SELECT query, source, cardinality(segment_ids) AS hit_count, reason, milliseconds,
+               created_at
+        FROM dataset_query WHERE dataset_id = %s AND (NOT %s OR cardinality(segment_ids) = 0)
+        ORDER BY created_at DESC, id DESC LIMIT %s
+        """,
+        (dataset_id, without_hits, limit),
+    )
+    return rows.fetchall()
 
 
 def roll_up(conn: Connection, retention_days: int) -> None:

@@ -113,3 +113,21 @@ def test_statistics_count_what_a_dataset_holds(kb: KnowledgeBase) -> None:
     assert (counts.segment_count, counts.enabled_segment_count) == (2, 2)
     assert (counts.query_count, counts.hit_count) == (1, 1)
     assert counts.character_count == 8
+
+
+def test_statistics_tell_what_was_asked_and_found_most(kb: KnowledgeBase) -> None:
+    dataset = kb.create_dataset("a")
+    kb.add_documents(dataset.id, [LCDocument("苹果很甜"), LCDocument("香蕉不酸")])
+    keyword = RetrievalConfig(retriever="keyword")
+    for _ in range(2):
+        kb.search_in_datasets("苹果", [dataset.id], keyword, source="app")
+    kb.search_in_datasets("香蕉", [dataset.id], keyword, source="cli")
+    kb.search_in_datasets("月亮", [dataset.id], keyword, source="cli")
+    found = kb.dataset_statistics(dataset.id)
+    assert found.hits_by_source == {"app": 2, "cli": 1}
+    assert [(s.content, s.hits) for s in found.most_hit_segments] == [
+        ("苹果很甜", 2),
+        ("香蕉不酸", 1),
+    ]
+    assert [q.query for q in found.recent_queries] == ["月亮", "香蕉", "苹果", "苹果"]
+    assert [(q.query, q.reason) for q in found.zero_hit_queries] == [("月亮", "no_match")]
