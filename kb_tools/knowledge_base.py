@@ -13,7 +13,15 @@ from langchain_core.embeddings import Embeddings
 from psycopg_pool import ConnectionPool
 
 from kb_tools import hit_testing, search
-from kb_tools.assets import datasets, documents, indexes, segments, words
+from kb_tools.assets import (
+    datasets,
+    document_editing,
+    documents,
+    indexes,
+    revisions,
+    segments,
+    words,
+)
 from kb_tools.db import Database
 from kb_tools.embeddings import EmbeddingModels
 from kb_tools.errors import InvalidInput
@@ -116,9 +124,19 @@ class KnowledgeBase(Resources):
     batch_status = documents.batch_status
     get_document = documents.get_document
     list_documents = documents.list_documents
-    delete_document = documents.delete_document
+    set_document_enabled = document_editing.set_document_enabled
+    set_documents_enabled = document_editing.set_documents_enabled
+    rename_document = document_editing.rename_document
+    delete_document = document_editing.delete_document
+    delete_documents = document_editing.delete_documents
     list_segments = segments.list_segments
     get_segment = segments.get_segment
+    create_segment = segments.create_segment
+    update_segment = segments.update_segment
+    set_segment_enabled = segments.set_segment_enabled
+    delete_segment = segments.delete_segment
+    list_revisions = revisions.list_revisions
+    undo = revisions.undo
     keyword_table = keyword_table
     search_in_datasets = search.search_in_datasets
     hit = hit_testing.hit
@@ -144,9 +162,19 @@ class KnowledgeBase(Resources):
     abatch_status = async_twin(documents.batch_status)
     aget_document = async_twin(documents.get_document)
     alist_documents = async_twin(documents.list_documents)
-    adelete_document = async_twin(documents.delete_document)
+    aset_document_enabled = async_twin(document_editing.set_document_enabled)
+    aset_documents_enabled = async_twin(document_editing.set_documents_enabled)
+    arename_document = async_twin(document_editing.rename_document)
+    adelete_document = async_twin(document_editing.delete_document)
+    adelete_documents = async_twin(document_editing.delete_documents)
     alist_segments = async_twin(segments.list_segments)
     aget_segment = async_twin(segments.get_segment)
+    acreate_segment = async_twin(segments.create_segment)
+    aupdate_segment = async_twin(segments.update_segment)
+    aset_segment_enabled = async_twin(segments.set_segment_enabled)
+    adelete_segment = async_twin(segments.delete_segment)
+    alist_revisions = async_twin(revisions.list_revisions)
+    aundo = async_twin(revisions.undo)
     akeyword_table = async_twin(keyword_table)
     asearch_in_datasets = async_twin(search.search_in_datasets)
     ahit = async_twin(hit_testing.hit)

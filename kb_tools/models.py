@@ -53,6 +53,18 @@ class SegmentStatus(StrEnum):
     ERROR = "error"
 
 
+class Action(StrEnum):
+    """What a revision did to a segment, or to a document itself (the last two, and the flags)."""
+
+    CREATED = "created"
+    EDITED = "edited"
+    ENABLED = "enabled"
+    DISABLED = "disabled"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+    REBUILT = "rebuilt"
+
+
 class Reason(StrEnum):
     """Why a search returned nothing."""
 
@@ -215,6 +227,25 @@ class Segment:
     updated_at: datetime
     indexed_at: datetime | None
     completed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One change of a segment, or of a document itself (`segment_id` is None).
+
+    `before` and `after` hold the fields that changed; None: it was not there, or it is gone.
+    `undoes` is the id of the revision that this one took back.
+    """
+
+    id: str
+    document_id: str
+    segment_id: str | None
+    action: Action
+    before: dict[str, Json] | None
+    after: dict[str, Json] | None
+    undoes: str | None
+    edited_by: str | None
+    created_at: datetime
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from kb_tools.config import RetrievalConfig
 from kb_tools.errors import InvalidInput, InvalidState
 from kb_tools.models import Dataset, DatasetStatistics, new_id
 from kb_tools.resources import Resources
-from kb_tools.storage import datasets, queries
+from kb_tools.storage import datasets, full_text, queries
 from kb_tools.text.characters import storable
 from kb_tools.vectorstores import Space
 
@@ -107,6 +107,7 @@ def delete_dataset(kb: Resources, dataset_id: str) -> None:
         if dataset.embedding_dimension is not None:
             space = Space(dataset.embedding_model, dataset.embedding_dimension)
             kb.vector_stores.of(space).delete(dataset_id=dataset_id, conn=conn)
+        full_text.clear(conn, dataset_id)  # at once: a cascade would count segment by segment
         datasets.delete(conn, kb.account, dataset_id)
 
 

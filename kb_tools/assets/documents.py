@@ -1,17 +1,15 @@
-"""Documents: add, look up, follow, delete."""
+"""Documents: add, look up, follow."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kb_tools import db
 from kb_tools.assets.pages import page_of
 from kb_tools.config import ProcessRule
 from kb_tools.errors import BuildFailed, InvalidInput, NotFound
 from kb_tools.ingest import pipeline, upload
 from kb_tools.ingest.lease import Lease
 from kb_tools.ingest.progress import Built, Progress, shown
-from kb_tools.ingest.removal import remove_documents
 from kb_tools.ingest.sources import Source, read_sources
 from kb_tools.ingest.upload import Duplicates, Stored, Upload
 from kb_tools.models import (
@@ -175,6 +173,7 @@ def list_documents(
     *,
     search: str | None = None,
     status: str | None = None,
+    enabled: bool | None = None,
     failed: bool = False,
     offset: int = 0,
     limit: int = 50,
@@ -182,8 +181,8 @@ def list_documents(
     """Return a dataset's documents whose name holds `search`, newest first.
 
     Only those with a `status` (waiting, parsing, splitting, indexing, completed or error) if one
-    is given; `failed` are those in error and those that lack some segments. Raises NotFound, and
-    InvalidInput for an unknown status.
+    is given, only switched on or off ones with `enabled`; `failed` are those in error and those
+    that lack some segments. Raises NotFound, and InvalidInput for an unknown status.
     """
     wanted = None if status is None else _status(status)
     with kb.db.transaction() as conn:
@@ -194,6 +193,7 @@ def list_documents(
             dataset_id,
             **page_of(search, offset, limit),
             status=wanted,
+            enabled=enabled,
             failed=failed,
         )
 
@@ -203,14 +203,6 @@ def _status(name: str) -> DocumentStatus:
         return DocumentStatus(name)
     except ValueError:
         raise InvalidInput(f"unknown status {name!r}; known: {', '.join(DocumentStatus)}") from None
-
-
-def delete_document(kb: Resources, document_id: str) -> None:
-    """Delete a document, its segments and all that was indexed of them. Raises NotFound."""
-    document = get_document(kb, document_id)
-    with kb.db.transaction() as conn:
-        db.lock(conn, f"dataset {document.dataset_id}")
-        remove_documents(kb, conn, document.dataset_id, [document_id])
 
 
 def _require_model(kb: Resources, dataset_id: str) -> None:

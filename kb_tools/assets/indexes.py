@@ -36,8 +36,9 @@ def reembed_dataset(kb: Resources, dataset_id: str, model: str | None = None) ->
     if (old.embedding_model, old.embedding_dimension or dimension) == (name, dimension):
         return old
     store = kb.vector_stores.of(Space(name, dimension))
-    for ids in _pages(_missing(kb, store, dataset_id)):
-        _embed(kb, name, store, ids)
+    while missing := _missing(kb, store, dataset_id):  # again what was edited meanwhile
+        for ids in _pages(missing):
+            _embed(kb, name, store, ids)
     with kb.db.transaction() as conn:
         db.lock(conn, f"dataset {dataset_id}")
         if _missing(kb, store, dataset_id):
@@ -134,10 +135,10 @@ def _embed(kb: Resources, model: str, store: VectorStore, segment_ids: Sequence[
     texts = [embedded_text(s.title, s.heading, s.content) for s in found]
     vectors = kb.embeddings.embed_documents(model, texts)
     with kb.db.transaction() as conn:
-        there = set(segments.existing(conn, segment_ids))
+        hashes = segments.locked_hashes(conn, segment_ids)
         points = [
             Point(segment.id, segment.document_id, segment.dataset_id, vector)
             for segment, vector in zip(found, vectors, strict=True)
-            if segment.id in there
+            if hashes.get(segment.id) == segment.hash  # else it went, or has another text by now
         ]
         store.upsert(points, conn=conn)

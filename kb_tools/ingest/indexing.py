@@ -26,10 +26,12 @@ class IndexedSegment:
     """A segment with all that the indexes hold of it."""
 
     segment: PendingSegment
-    vector: Vector
+    vector: Vector | None  # None: the vector that is there stays
     keywords: list[str]
     terms: SegmentTerms
     tokenizer: Tokenizer
+    segment_enabled: bool = True
+    document_enabled: bool = True
 
 
 def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:
@@ -62,9 +64,10 @@ def _embedded(
     kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment], patience: _Patience
 ) -> list[tuple[PendingSegment, Vector]]:
     """Return segments with their vectors; of a batch that fails, each half is tried apart."""
-    known = _known_vectors(kb, dataset, {segment.hash for segment in pending})
+    texts = {s.hash: embedded_text(s.title, s.heading, s.content) for s in pending}
+    known = _known_vectors(kb, dataset, set(texts))
     try:
-        vectors = _vectors(kb, dataset, pending, known)
+        vectors = _vectors(kb, dataset, texts, known)
     except KnowledgeBaseError as error:
         half = len(pending) // 2
         patience.left -= not half
@@ -89,7 +92,9 @@ def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
     segments.fail(conn, [item.segment.id], reason)
 
 
-def _analysed(tokenizer: Tokenizer, segment: PendingSegment, vector: Vector) -> IndexedSegment:
+def _analysed(
+    tokenizer: Tokenizer, segment: PendingSegment, vector: Vector | None
+) -> IndexedSegment:
     # Keywords taken from the text count no more than they stand there: no need to pass them on.
     terms = segment_terms(tokenizer, segment.heading or segment.title, segment.content)
     keywords = tokenizer.extract_keywords(segment.content)
@@ -103,20 +108,22 @@ def _analysed_by(tokenizer: Tokenizer, item: IndexedSegment) -> IndexedSegment:
     return _analysed(tokenizer, item.segment, item.vector)
 
 
+def embed_texts(kb: Resources, dataset: Dataset, texts: Mapping[str, str]) -> dict[str, Vector]:
+    """Return hash -> vector of texts (hash -> text); what this account embedded before is taken.
+
+    Raises InvalidState if the dataset's model is needed and not open, BackendError if it fails.
+    """
+    return _vectors(kb, dataset, texts, _known_vectors(kb, dataset, set(texts)))
+
+
 def _vectors(
-    kb: Resources,
-    dataset: Dataset,
-    pending: Sequence[PendingSegment],
-    known: Mapping[str, Vector],
+    kb: Resources, dataset: Dataset, texts: Mapping[str, str], known: Mapping[str, Vector]
 ) -> dict[str, Vector]:
-    """Return hash -> vector; a text that this account has embedded before is not again."""
-    texts = {
-        segment.hash: embedded_text(segment.title, segment.heading, segment.content)
-        for segment in pending
-        if segment.hash not in known
-    }
-    fresh = kb.embeddings.embed_documents_for(dataset, list(texts.values()))
-    return {**known, **dict(zip(texts, fresh, strict=True))}
+    missing = {text_hash: text for text_hash, text in texts.items() if text_hash not in known}
+    if not missing:
+        return dict(known)
+    fresh = kb.embeddings.embed_documents_for(dataset, list(missing.values()))
+    return {**known, **dict(zip(missing, fresh, strict=True))}
 
 
 def _known_vectors(kb: Resources, dataset: Dataset, hashes: set[str]) -> dict[str, Vector]:
@@ -140,20 +147,44 @@ def _write(
     items = [item for item in items if item.segment.id in there]  # others were deleted meanwhile
     if not items:
         return
-    space = Space(dataset.embedding_model, len(items[0].vector))
-    datasets.record_dimension(conn, dataset.id, space.dimension)
-    # Read again under the lock: another process may have recorded its dimension first.
-    kb.embeddings.check_dimension(datasets.owned(conn, kb.account, dataset.id), space.dimension)
-    kb.vector_stores.of(space).upsert([_point(item) for item in items], conn=conn)
     tokenizer = words.tokenizer(conn, dataset.id, kb.settings.tokenizer)
     items = [_analysed_by(tokenizer, item) for item in items]
-    terms = [(item.segment.id, item.terms) for item in items]
-    full_text.write(conn, dataset.id, tokenizer, terms)
+    write_indexes(kb, conn, dataset, tokenizer, items)
     ids = [item.segment.id for item in items]
     segments.complete(conn, ids, [item.keywords for item in items])
+
+
+def write_indexes(
+    kb: Resources,
+    conn: Connection,
+    dataset: Dataset,
+    tokenizer: Tokenizer,
+    items: Sequence[IndexedSegment],
+) -> None:
+    """Write vectors and terms of segments, in place of what there was, and note the change.
+
+    The caller holds the dataset's lock, under which `tokenizer` was read and cut the terms. Raises
+    InvalidState if the vectors do not have the dataset's dimension.
+    """
+    points = [_point(item, item.vector) for item in items if item.vector is not None]
+    if points:
+        space = Space(dataset.embedding_model, len(points[0].vector))
+        datasets.record_dimension(conn, dataset.id, space.dimension)
+        # Read again under the lock: another process may have recorded its dimension first.
+        kb.embeddings.check_dimension(datasets.owned(conn, kb.account, dataset.id), space.dimension)
+        kb.vector_stores.of(space).upsert(points, conn=conn)
+    terms = [(item.segment.id, item.terms) for item in items]
+    full_text.write(conn, dataset.id, tokenizer, terms)
     datasets.touch(conn, dataset.id)
 
 
-def _point(item: IndexedSegment) -> Point:
+def _point(item: IndexedSegment, vector: Vector) -> Point:
     segment = item.segment
-    return Point(segment.id, segment.document_id, segment.dataset_id, item.vector)
+    return Point(
+        segment.id,
+        segment.document_id,
+        segment.dataset_id,
+        vector,
+        item.segment_enabled,
+        item.document_enabled,
+    )

@@ -218,6 +218,7 @@ def page(
     offset: int,
     limit: int,
     status: DocumentStatus | None = None,
+    enabled: bool | None = None,
     failed: bool = False,
 ) -> list[Document]:
     """Return documents of a dataset whose name holds `search`, newest first.
@@ -227,11 +228,22 @@ def page(
     rows = conn.execute(
         """
         SELECT id FROM document
-        WHERE dataset_id = %s AND (%s::text IS NULL OR strpos(lower(name), lower(%s)) > 0)
-          AND (%s::text IS NULL OR status = %s) AND (error IS NOT NULL OR NOT %s)
-        ORDER BY position DESC OFFSET %s LIMIT %s
+        WHERE dataset_id = %(dataset)s
+          AND (%(search)s::text IS NULL OR strpos(lower(name), lower(%(search)s)) > 0)
+          AND (%(status)s::text IS NULL OR status = %(status)s)
+          AND (%(enabled)s::boolean IS NULL OR enabled = %(enabled)s)
+          AND (error IS NOT NULL OR NOT %(failed)s)
+        ORDER BY position DESC OFFSET %(offset)s LIMIT %(limit)s
         """,
-        (dataset_id, search, search, status, status, failed, offset, limit),
+        {
+            "dataset": dataset_id,
+            "search": search,
+            "status": status,
+            "enabled": enabled,
+            "failed": failed,
+            "offset": offset,
+            "limit": limit,
+        },
     ).fetchall()
     return read(conn, account, [document_id for (document_id,) in rows])
 
@@ -280,9 +292,138 @@ def delete_batch(conn: Connection, batch: str) -> None:
     conn.execute("DELETE FROM document WHERE batch = %s", (batch,))
 
 
-def delete(conn: Connection, document_id: str) -> None:
-    """Remove a document; its segments, bytes and text go with it."""
-    conn.execute("DELETE FROM document WHERE id = %s", (document_id,))
+def delete(conn: Connection, document_ids: Sequence[str]) -> None:
+    """Remove documents; their segments, bytes and texts go with them."""
+    conn.execute("DELETE FROM document WHERE id = ANY(%s)", (list(document_ids),))
+
+
+# Edit: the caller holds the dataset's lock
+
+
+@dataclass(frozen=True)
+class EditableDocument:
+    """What an edit needs to know of a document."""
+
+    id: str
+    dataset_id: str
+    name: str
+    status: DocumentStatus
+    enabled: bool
+    error: str | None
+
+
+def editable(
+    conn: Connection, account: str, document_ids: Sequence[str]
+) -> dict[str, EditableDocument]:
+    """Return id -> document for those of the account; others are left out."""
+    rows = conn.execute(
+        """
+        SELECT d.id, d.dataset_id, d.name, d.status, d.enabled, d.error
+        FROM document d JOIN dataset k ON k.id = d.dataset_id
+        WHERE d.id = ANY(%s) AND k.account_id = %s
+        """,
+        (possible_ids(document_ids), account),
+    )
+    return {
+        found: EditableDocument(found, dataset_id, name, DocumentStatus(status), enabled, error)
+        for found, dataset_id, name, status, enabled, error in rows
+    }
+
+
+def set_enabled(conn: Connection, document_ids: Sequence[str], enabled: bool) -> None:
+    """Switch completed documents on or off."""
+    conn.execute(
+        """
+        UPDATE document SET enabled = %(on)s, updated_at = clock_timestamp(),
+            disabled_at = CASE WHEN NOT %(on)s THEN clock_timestamp() END
+        WHERE id = ANY(%(ids)s) AND status = 'completed'
+        """,
+        {"on": enabled, "ids": list(document_ids)},
+    )
+
+
+def rename(conn: Connection, document_id: str, name: str) -> None:
+    """Give a document another name."""
+    conn.execute(
+        "UPDATE document SET name = %s, updated_at = clock_timestamp() WHERE id = %s",
+        (name, document_id),
+    )
+
+
+def rule_of(conn: Connection, document_id: str) -> dict[str, Json]:
+    """Return the rule that a document was built by."""
+    row = conn.execute(
+        """
+        SELECT r.rule FROM document d JOIN process_rule r ON r.id = d.process_rule_id
+        WHERE d.id = %s
+        """,
+        (document_id,),
+    ).fetchone()
+    return dict(row[0]) if row else {}
+
+
+def rebuilt(
+    conn: Connection, read: ReadDocument, rule_id: str | None, *, started: float, cut: float
+) -> None:
+    """Note that a document has new segments, by another rule if `rule_id` says so.
+
+    It was begun and cut so many seconds ago. What was switched off stays off.
+    """
+    conn.execute("DELETE FROM document_text WHERE document_id = %s", (read.id,))
+    conn.execute(
+        "INSERT INTO document_text (document_id, content) VALUES (%s, %s)", (read.id, read.text)
+    )
+    conn.execute(
+        """
+        UPDATE document d SET process_rule_id = coalesce(%(rule)s, d.process_rule_id),
+            status = 'completed', enabled = d.enabled OR d.status = 'error', error = NULL,
+            report = %(report)s, metadata = %(metadata)s || d.metadata,
+            character_count = t.characters, token_count = t.tokens,
+            processing_started_at = clock_timestamp() - make_interval(secs => %(started)s),
+            parsing_completed_at = clock_timestamp() - make_interval(secs => %(cut)s),
+            splitting_completed_at = clock_timestamp() - make_interval(secs => %(cut)s),
+            indexing_completed_at = clock_timestamp(), completed_at = clock_timestamp(),
+            stopped_at = NULL, updated_at = clock_timestamp()
+        FROM (SELECT coalesce(sum(character_count), 0)::int AS characters,
+                     coalesce(sum(token_count), 0)::int AS tokens
+              FROM segment WHERE document_id = %(id)s) t
+        WHERE d.id = %(id)s
+        """,
+        {
+            "id": read.id,
+            "rule": rule_id,
+            "report": Jsonb(read.report),
+            "metadata": Jsonb(read.metadata),
+            "started": started,
+            "cut": cut,
+        },
+    )
+
+
+def add_to_totals(conn: Connection, document_id: str, *, characters: int, tokens: int) -> None:
+    """Note that a document's segments grew by so much; negative: shrank."""
+    conn.execute(
+        """
+        UPDATE document SET character_count = character_count + %s,
+            token_count = token_count + %s, updated_at = clock_timestamp() WHERE id = %s
+        """,
+        (characters, tokens, document_id),
+    )
+
+
+def recount_failures(conn: Connection, document_id: str) -> None:
+    """Let the error of a completed document say how many of its segments failed, if any."""
+    conn.execute(
+        """
+        UPDATE document d SET error = CASE WHEN t.failed > 0
+            THEN format('%%s of %%s segments failed: %%s', t.failed, t.total, t.error) END
+        FROM (SELECT count(*) AS total, min(error) AS error,
+                     count(*) FILTER (WHERE status = 'error') AS failed
+              FROM segment WHERE document_id = %(id)s) t
+        WHERE d.id = %(id)s AND d.status = 'completed'
+        """,
+        {"id": document_id},
+    )
 
 
 def _document(**row: Any) -> Document:

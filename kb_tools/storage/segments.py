@@ -7,6 +7,7 @@ from psycopg import Connection
 from psycopg.rows import class_row
 from psycopg.types.range import Range
 
+from kb_tools.errors import NotFound
 from kb_tools.models import Json, Segment, SegmentStatus, possible_ids
 
 
@@ -145,7 +146,7 @@ def complete(
     """Mark segments completed and enabled, with their keywords (aligned with the ids)."""
     conn.execute(
         """
-        UPDATE segment s SET status = 'completed', enabled = true, error = NULL,
+        UPDATE segment s SET status = 'completed', enabled = true, disabled_at = NULL, error = NULL,
             keywords = coalesce(string_to_array(nullif(new.keywords, ''), chr(31)), '{}'),
             indexed_at = clock_timestamp(), completed_at = clock_timestamp(),
             updated_at = clock_timestamp()
@@ -161,6 +162,15 @@ def existing(conn: Connection, segment_ids: Sequence[str]) -> list[str]:
         "SELECT id FROM segment WHERE id = ANY(%s) ORDER BY id FOR UPDATE", (list(segment_ids),)
     )
     return [segment_id for (segment_id,) in rows]
+
+
+def locked_hashes(conn: Connection, segment_ids: Sequence[str]) -> dict[str, str]:
+    """Return the hash of those that are there, locked until the transaction ends."""
+    rows = conn.execute(
+        "SELECT id, hash FROM segment WHERE id = ANY(%s) ORDER BY id FOR UPDATE",
+        (list(segment_ids),),
+    )
+    return dict(rows.fetchall())
 
 
 def completed_ids(conn: Connection, dataset_id: str) -> list[str]:
@@ -215,6 +225,14 @@ def page(
     return read(conn, [segment_id for (segment_id,) in rows])
 
 
+def of_document(conn: Connection, document_id: str) -> list[Segment]:
+    """Return all segments of a document by position."""
+    rows = conn.execute(
+        "SELECT id FROM segment WHERE document_id = %s ORDER BY position", (document_id,)
+    ).fetchall()
+    return read(conn, [segment_id for (segment_id,) in rows])
+
+
 def read(conn: Connection, segment_ids: Sequence[str]) -> list[Segment]:
     """Return segments in the order of `segment_ids`; unknown ids are left out."""
     rows = conn.execute(
@@ -232,15 +250,174 @@ def read(conn: Connection, segment_ids: Sequence[str]) -> list[Segment]:
     return [found[segment_id] for segment_id in segment_ids if segment_id in found]
 
 
-def account_of(conn: Connection, segment_id: str) -> str | None:
-    """Return the account that owns a segment, or None if there is no such segment."""
+def owned(conn: Connection, account: str, segment_id: str) -> Segment:
+    """Return the segment, or raise NotFound: the same for a foreign id as for an unknown one."""
+    owners(conn, account, segment_id)
+    found = read(conn, [segment_id])
+    if not found:
+        raise NotFound(f"no segment with id {segment_id!r}")
+    return found[0]
+
+
+def owners(conn: Connection, account: str, segment_id: str) -> tuple[str, str]:
+    """Return the ids of a segment's document and dataset. Raises NotFound as `owned`."""
     row = conn.execute(
         """
-        SELECT k.account_id FROM segment s JOIN dataset k ON k.id = s.dataset_id WHERE s.id = %s
+        SELECT s.document_id, s.dataset_id FROM segment s JOIN dataset k ON k.id = s.dataset_id
+        WHERE s.id = ANY(%s) AND k.account_id = %s
         """,
-        (segment_id,),
+        (possible_ids([segment_id]), account),
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"no segment with id {segment_id!r}")
+    return row[0], row[1]
+
+
+# Edit: the caller holds the dataset's lock
+
+
+@dataclass(frozen=True)
+class Written:
+    """A segment as an edit leaves it."""
+
+    id: str
+    dataset_id: str
+    document_id: str
+    position: int
+    content: str
+    title: str
+    heading: str
+    page: int | None
+    start: int
+    end: int
+    keywords: list[str]
+    token_count: int
+    hash: str
+    enabled: bool = True
+    status: SegmentStatus = SegmentStatus.COMPLETED
+    error: str | None = None
+
+
+def insert_written(conn: Connection, segments: Sequence[Written]) -> None:
+    """Add segments whose indexes are written in the same transaction."""
+    columns = """
+        COPY segment (id, dataset_id, document_id, position, content, title, heading, page, span,
+                      keywords, character_count, token_count, hash, enabled, disabled_at, status,
+                      error, indexed_at, completed_at) FROM STDIN
+    """
+    now = conn.execute("SELECT clock_timestamp()").fetchone()
+    assert now is not None  # it has no WHERE
+    with conn.cursor().copy(columns) as copy:
+        for new in segments:
+            done = now[0] if new.status is SegmentStatus.COMPLETED else None
+            copy.write_row(
+                (
+                    new.id, new.dataset_id, new.document_id, new.position, new.content, new.title,
+                    new.heading, new.page, Range(new.start, new.end), new.keywords,
+                    len(new.content), new.token_count, new.hash, new.enabled,
+                    None if new.enabled or not done else done, new.status.value, new.error, done,
+                    done,
+                )
+            )  # fmt: skip
+
+
+def rewrite(conn: Connection, new: Written) -> None:
+    """Give a segment another text, title, place or keywords."""
+    conn.execute(
+        """
+        UPDATE segment SET position = %s, content = %s, title = %s, heading = %s, page = %s,
+            span = %s, keywords = %s, character_count = %s, token_count = %s, hash = %s,
+            updated_at = clock_timestamp(), indexed_at = clock_timestamp()
+        WHERE id = %s
+        """,
+        (
+            new.position, new.content, new.title, new.heading, new.page,
+            Range(new.start, new.end), new.keywords, len(new.content), new.token_count, new.hash,
+            new.id,
+        ),
+    )  # fmt: skip
+
+
+def place(conn: Connection, places: Sequence[tuple[str, int, int | None, int, int]]) -> None:
+    """Move segments (id, position, page, start, end) that stay otherwise as they are."""
+    conn.cursor().executemany(
+        """
+        UPDATE segment SET position = %s, page = %s, span = int4range(%s, %s)
+        WHERE id = %s AND (position, coalesce(page, -1), span)
+            IS DISTINCT FROM (%s, coalesce(%s::int, -1), int4range(%s, %s))
+        """,
+        [
+            (position, page, start, end, segment_id, position, page, start, end)
+            for segment_id, position, page, start, end in places
+        ],
+    )
+
+
+def set_enabled(conn: Connection, segment_id: str, enabled: bool) -> None:
+    """Switch a completed segment on or off."""
+    conn.execute(
+        """
+        UPDATE segment SET enabled = %(on)s, updated_at = clock_timestamp(),
+            disabled_at = CASE WHEN NOT %(on)s THEN clock_timestamp() END
+        WHERE id = %(id)s
+        """,
+        {"on": enabled, "id": segment_id},
+    )
+
+
+def delete(conn: Connection, segment_ids: Sequence[str]) -> int:
+    """Remove segments and return how many there were."""
+    return conn.execute("DELETE FROM segment WHERE id = ANY(%s)", (list(segment_ids),)).rowcount
+
+
+def last_position(conn: Connection, document_id: str) -> int:
+    """Return the position of a document's last segment; 0 if it has none."""
+    row = conn.execute(
+        "SELECT coalesce(max(position), 0) FROM segment WHERE document_id = %s", (document_id,)
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def make_room(conn: Connection, document_id: str, position: int) -> None:
+    """Move the segment at a position, if there is one, and all behind it one further."""
+    conn.execute(
+        """
+        UPDATE segment SET position = position + 1
+        WHERE document_id = %(document)s AND position >= %(at)s
+          AND EXISTS (SELECT FROM segment WHERE document_id = %(document)s AND position = %(at)s)
+        """,
+        {"document": document_id, "at": position},
+    )
+
+
+def title_in(conn: Connection, document_id: str) -> str | None:
+    """Return the title that the segments of a document carry, or None if it has no segment."""
+    row = conn.execute(
+        "SELECT title FROM segment WHERE document_id = %s ORDER BY position LIMIT 1",
+        (document_id,),
     ).fetchone()
     return row[0] if row else None
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many segments a document has, and how many of them are completed."""
+
+    all: int
+    completed: int
+
+
+def counts(conn: Connection, document_ids: Sequence[str]) -> dict[str, Count]:
+    """Return how many segments each of the documents has."""
+    rows = conn.execute(
+        """
+        SELECT document_id, count(*), count(*) FILTER (WHERE status = 'completed')
+        FROM segment WHERE document_id = ANY(%s) GROUP BY document_id
+        """,
+        (list(document_ids),),
+    )
+    found = {document_id: Count(total, completed) for document_id, total, completed in rows}
+    return {document_id: found.get(document_id, Count(0, 0)) for document_id in document_ids}
 
 
 def _segment(row: tuple[object, ...]) -> Segment:
