@@ -18,6 +18,7 @@ from kb_tools.assets import (
     document_editing,
     documents,
     indexes,
+    rebuild,
     revisions,
     segments,
     words,
@@ -127,6 +128,7 @@ class KnowledgeBase(Resources):
     set_document_enabled = document_editing.set_document_enabled
     set_documents_enabled = document_editing.set_documents_enabled
     rename_document = document_editing.rename_document
+    rebuild_document = rebuild.rebuild_document
     delete_document = document_editing.delete_document
     delete_documents = document_editing.delete_documents
     list_segments = segments.list_segments
@@ -165,6 +167,7 @@ class KnowledgeBase(Resources):
     aset_document_enabled = async_twin(document_editing.set_document_enabled)
     aset_documents_enabled = async_twin(document_editing.set_documents_enabled)
     arename_document = async_twin(document_editing.rename_document)
+    arebuild_document = async_twin(rebuild.rebuild_document)
     adelete_document = async_twin(document_editing.delete_document)
     adelete_documents = async_twin(document_editing.delete_documents)
     alist_segments = async_twin(segments.list_segments)

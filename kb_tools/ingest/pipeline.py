@@ -192,6 +192,18 @@ def _complete(step: Step, dataset_id: str, indexed: Sequence[str], ended: Sequen
             remove_documents(step.kb, conn, dataset_id, old)
 
 
+def read_and_cut(
+    kb: Resources, document: WaitingDocument, rule: ProcessRule
+) -> tuple[ReadDocument, list[NewSegment]]:
+    """Return the text and the segments that a document has by a rule; nothing is written.
+
+    Raises ParseError if it gives no text.
+    """
+    with ParserProcess(kb.settings) as parser:
+        text = _read(document, rule, parser)
+    return _kept(text), _new_segments(text, split(text.cleaned, rule))
+
+
 # Parse and clean
 
 
@@ -241,17 +253,15 @@ def _already_text(document: WaitingDocument, rule: ProcessRule) -> Parsed | None
 
 
 def _keep_texts(conn: Connection, texts: Sequence[_Text]) -> None:
-    documents.parsed(
-        conn,
-        [
-            ReadDocument(
-                text.document.id,
-                text.cleaned.text,
-                json_metadata(text.parsed.report),
-                json_metadata(text.parsed.metadata),
-            )
-            for text in texts
-        ],
+    documents.parsed(conn, [_kept(text) for text in texts])
+
+
+def _kept(text: _Text) -> ReadDocument:
+    return ReadDocument(
+        text.document.id,
+        text.cleaned.text,
+        json_metadata(text.parsed.report),
+        json_metadata(text.parsed.metadata),
     )
 
 
