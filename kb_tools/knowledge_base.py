@@ -12,6 +12,7 @@ from typing import Any, Self
 from langchain_core.embeddings import Embeddings
 from psycopg_pool import ConnectionPool
 
+from kb_tools import doctor as care
 from kb_tools import hit_testing, search
 from kb_tools.assets import (
     datasets,
@@ -139,6 +140,7 @@ class KnowledgeBase(Resources):
     delete_segment = segments.delete_segment
     list_revisions = revisions.list_revisions
     undo = revisions.undo
+    doctor = care.doctor
     keyword_table = keyword_table
     search_in_datasets = search.search_in_datasets
     hit = hit_testing.hit
@@ -178,6 +180,7 @@ class KnowledgeBase(Resources):
     adelete_segment = async_twin(segments.delete_segment)
     alist_revisions = async_twin(revisions.list_revisions)
     aundo = async_twin(revisions.undo)
+    adoctor = async_twin(care.doctor)
     akeyword_table = async_twin(keyword_table)
     asearch_in_datasets = async_twin(search.search_in_datasets)
     ahit = async_twin(hit_testing.hit)

@@ -95,6 +95,14 @@ class IndexesItself(Protocol):
         """Prepare for many vectors in the background; return at once, whether work goes on."""
 
 
+@runtime_checkable
+class KnowsDatasets(Protocol):
+    """A store that can tell whose vectors it holds."""
+
+    def dataset_ids(self) -> list[str]:
+        """Return the ids of all datasets that have a vector."""
+
+
 class VectorStores:
     """The stores of one knowledge base, one per embedding space, opened when first used."""
 

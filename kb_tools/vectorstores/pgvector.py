@@ -188,6 +188,12 @@ class PgVectorStore:
                 return
             last = page[-1]
 
+    def dataset_ids(self) -> list[str]:
+        """Return the ids of all datasets that have a vector, in order."""
+        with self._db.transaction() as conn:
+            table = self._table(conn)
+            return [row[0] for row in conn.execute(table.sql(_DATASETS))] if table else []
+
     def close(self) -> None:
         """Wait for an index that is being built, at most five minutes."""
         self._builder.close()
@@ -318,4 +324,18 @@ _DELETE = sql.SQL(
 _IDS = sql.SQL(
     "SELECT segment_id FROM {table} WHERE dataset_id = %s AND segment_id > %s "
     "ORDER BY segment_id LIMIT %s"
+)
+
+# From one dataset to the next through the index: there are few of them and many vectors.
+_DATASETS = sql.SQL(
+    """
+    WITH RECURSIVE held(id) AS (
+        (SELECT dataset_id FROM {table} ORDER BY dataset_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT v.dataset_id FROM {table} v WHERE v.dataset_id > held.id
+                ORDER BY v.dataset_id LIMIT 1)
+        FROM held WHERE held.id IS NOT NULL
+    )
+    SELECT id FROM held WHERE id IS NOT NULL
+    """
 )
