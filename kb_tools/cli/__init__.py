@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from kb_tools.cli import assets, building, care, questions, words
+from kb_tools.cli import building, care, datasets, documents, questions, segments, words
 from kb_tools.cli.output import tell
 from kb_tools.errors import KnowledgeBaseError
 
@@ -49,11 +49,12 @@ app.command()(building.add)
 app.command()(building.status)
 app.command()(questions.search)
 app.command()(questions.hit)
-assets.dataset_app.command("words")(words.dataset_words)
-assets.dataset_app.command("synonyms")(words.dataset_synonyms)
-app.add_typer(assets.dataset_app, name="dataset")
-app.add_typer(assets.document_app, name="document")
-app.add_typer(assets.segment_app, name="segment")
+datasets.dataset_app.command("words")(words.dataset_words)
+datasets.dataset_app.command("synonyms")(words.dataset_synonyms)
+app.add_typer(datasets.dataset_app, name="dataset")
+app.add_typer(documents.document_app, name="document")
+app.add_typer(segments.segment_app, name="segment")
+app.command()(care.doctor)
 app.command()(care.migrate)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from kb_tools.cli.assets import dataset_row
 from kb_tools.cli.options import (
     Account,
     AsJson,
@@ -21,6 +20,7 @@ from kb_tools.cli.options import (
     rule_of,
 )
 from kb_tools.cli.output import print_json, print_table, say, tell, tell_errors
+from kb_tools.cli.rows import dataset_row
 from kb_tools.errors import InvalidInput
 from kb_tools.ingest.upload import Duplicates
 from kb_tools.models import DocumentState, Skipped

@@ -30,6 +30,14 @@ Account = Annotated[str, typer.Option("--account", envvar="KB_ACCOUNT", help="Wh
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 DatasetName = Annotated[str, typer.Argument(help="Name or id of a dataset.")]
 DocumentId = Annotated[str, typer.Argument(help="Id of a document (kb document list).")]
+DocumentIds = Annotated[list[str], typer.Argument(help="Ids of documents (kb document list).")]
+SegmentId = Annotated[
+    str, typer.Argument(help="Id of a segment, or DOCUMENT:NUMBER (kb segment list).")
+]
+By = Annotated[
+    str | None,
+    typer.Option("--by", envvar=["KB_EDITED_BY", "USER"], help="Who changes it, for the history."),
+]
 Offset = Annotated[int, typer.Option("--offset", min=0, help="Skip so many.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most so many.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -217,6 +217,118 @@ def test_segments_are_listed_in_order_with_every_field(run: Run, handbook: str) 
     assert data(run("segment", "list", document_id, "--search", "差旅", "--json")) == []
 
 
+def test_documents_are_switched_renamed_rebuilt_and_deleted_together(
+    run: Run, handbook: str
+) -> None:
+    ids = documents_of(run, handbook)
+    both = list(ids.values())
+    assert "travel.txt, leave.md" in run("document", "disable", *both).stdout
+    assert [d["enabled"] for d in data(run("document", "list", handbook, "--json"))] == [False] * 2
+    assert "disabled" in run("document", "show", both[0]).stdout
+    assert_one_line(run("document", "enable", both[0], "nowhere"), "'nowhere'")
+    assert len(data(run("document", "enable", *both, "--json"))) == 2
+    assert "renamed to 假期.md" in run("document", "rename", ids["leave.md"], "假期.md").stdout
+    assert run("document", "rebuild", *both, "--chunk-size", "100").stdout.count("completed") == 2
+    assert "with 2 segments?" in run("document", "delete", *both, input="n\n").stderr
+    assert data(run("document", "delete", *both, "--yes", "--json")) == {"deleted": both}
+
+
+def test_manual_changes_are_named_before_a_rebuild_gives_them_up(run: Run, handbook: str) -> None:
+    Path("two.md").write_text("# 年假\n年假有十天。\n# 病假\n病假要证明。\n")
+    run("add", handbook, "two.md")
+    document_id = documents_of(run, handbook)["two.md"]
+    run("segment", "edit", f"{document_id}:1", "--content", "年假有五天。")
+    assert_one_line(run("document", "rebuild", document_id, "--as-is"), "segment 1 edited")
+    discard = ("document", "rebuild", document_id, "--as-is", "--discard-edits")
+    assert run(*discard, input="n\n").exit_code == 1
+    assert run(*discard, "--yes").exit_code == 0
+    (segment,) = data(run("segment", "list", document_id, "--json"))
+    assert "年假有十天" in segment["content"]
+
+
+def test_segments_are_added_edited_switched_and_deleted_with_a_history(
+    run: Run, handbook: str
+) -> None:
+    document_id = documents_of(run, handbook)["leave.md"]
+    made = data(
+        run("segment", "add", document_id, "--content", "病假要证明。", "--keyword", "病", "--json")
+    )
+    assert (made["position"], made["keywords"]) == (2, ["病"])
+    Path("new.txt").write_text("病假要医院证明。")
+    run("segment", "edit", f"{document_id}:2", "--file", "new.txt", "--by", "王")
+    run("segment", "edit", made["id"], "--no-keywords")
+    assert "病假要医院证明。" in run("segment", "show", f"{document_id}:2").stdout
+    assert "disabled" in run("segment", "disable", made["id"]).stdout
+    assert data(run("segment", "enable", made["id"], "--json"))["enabled"]
+    revisions = data(run("segment", "history", f"{document_id}:2", "--json"))
+    assert [r["action"] for r in revisions] == [
+        "enabled",
+        "disabled",
+        "edited",
+        "edited",
+        "created",
+    ]
+    assert revisions[3]["edited_by"] == "王"
+    assert "医院" in run("segment", "history", document_id).stdout
+    assert "病假要医院证明" in run("segment", "delete", made["id"], input="n\n").stderr
+    deleted = data(run("segment", "delete", made["id"], "--yes", "--json"))
+    assert deleted["id"] in run("segment", "undo", deleted["id"]).stdout
+    assert data(run("segment", "show", made["id"], "--json"))["content"] == "病假要医院证明。"
+
+
+def test_the_text_of_a_segment_comes_from_stdin_too(run: Run, handbook: str) -> None:
+    document_id = documents_of(run, handbook)["leave.md"]
+    assert run("segment", "add", document_id, "--file", "-", input="加班另付。").exit_code == 0
+    assert "加班另付。" in run("segment", "show", f"{document_id}:2").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["edit", "<document>:1"], "--content"),
+        (["edit", "<document>:9", "--content", "x"], "no segment 9"),
+        (["edit", "<document>:x", "--content", "x"], "DOCUMENT:NUMBER"),
+        (["add", "<document>"], "--content"),
+        (["add", "<document>", "--content", "x", "--file", "y"], "not both"),
+        (["add", "<document>", "--file", "nowhere"], "'nowhere'"),
+        (["undo", "999"], "'999'"),
+        (["history", "nothing"], "'nothing'"),
+    ],
+)
+def test_wrong_segment_command_is_one_line(
+    run: Run, handbook: str, arguments: list[str], named: str
+) -> None:
+    document_id = documents_of(run, handbook)["leave.md"]
+    given = [argument.replace("<document>", document_id) for argument in arguments]
+    assert_one_line(run("segment", *given), named)
+
+
+def test_statistics_show_what_was_asked_and_what_was_not_found(run: Run, handbook: str) -> None:
+    run("search", "年假", "--retriever", "full_text")
+    run("search", "zzz", "--retriever", "full_text")
+    printed = run("dataset", "stats", handbook).stdout
+    assert "hits by source: cli 1" in printed
+    assert "last questions without a hit:" in printed
+    counts = data(run("dataset", "stats", handbook, "--json"))
+    assert [query["query"] for query in counts["recent_queries"]] == ["zzz", "年假"]
+    assert counts["most_hit_segments"][0]["document_name"] == "leave.md"
+
+
+def test_doctor_names_what_is_wrong_and_ends_with_1_until_it_is_mended(
+    run: Run, handbook: str, server_folder: Path
+) -> None:
+    assert "nothing is wrong" in run("doctor").stdout
+    with Database.open(server_folder, Settings()) as database, database.transaction() as conn:
+        conn.execute("UPDATE document SET token_count = 0")
+    sick = run("doctor", "--json")
+    assert sick.exit_code == 1
+    report = json.loads(sick.stdout)
+    assert (report["ok"], report["findings"][0]["count"]) == (False, 2)
+    assert "kb doctor --repair" in run("doctor", "--sample", "1").stderr
+    assert "totals" in run("doctor", "--repair").stdout
+    assert run("doctor").exit_code == 0
+
+
 def test_status_shows_datasets_and_batches(run: Run, handbook: str) -> None:
     (row,) = data(run("status", "--json"))
     assert (row["name"], row["documents"], row["completed"]) == ("员工手册", 2, 2)
@@ -395,12 +507,16 @@ def test_nothing_from_a_document_steers_the_terminal(run: Run) -> None:
     dataset = data(run("dataset", "list", "--json"))[0]["id"]
     outputs = [run("add", dataset, str(next(Path.cwd().iterdir())), "--as-is")]
     document_id = next(iter(documents_of(run, dataset).values()))
+    outputs += [run("segment", "edit", f"{document_id}:1", "--content", HOSTILE, "--by", "x\x1b")]
+    outputs += [run("segment", "edit", f"{document_id}:1", "--content", f"年假 {HOSTILE}")]
     outputs += [
         run(*command, *form)
         for form in ([], ["--json"])
         for command in (
             ["search", "年假"], ["hit", "年假"], ["dataset", "list"], ["document", "list", dataset],
-            ["segment", "list", document_id], ["status"], ["search", "年假", "--in", HOSTILE],
+            ["segment", "list", document_id], ["status"], ["segment", "history", document_id],
+            ["segment", "show", f"{document_id}:1"], ["dataset", "stats", dataset],
+            ["search", "年假", "--in", HOSTILE],
         )
     ]  # fmt: skip
     outputs += [run("dataset", "delete", dataset, input="n\n")]
@@ -413,9 +529,11 @@ def test_tables_fit_eighty_columns(run: Run, handbook: str) -> None:
     Path("很长的文件名" * 10 + ".txt").write_text("长内容 " * 100)
     run("add", handbook, str(next(Path.cwd().glob("很长*"))))
     document_id = documents_of(run, handbook)["leave.md"]
+    run("segment", "edit", f"{document_id}:1", "--content", "长内容 " * 100)
     for command in (
         ["dataset", "list"], ["document", "list", handbook], ["segment", "list", document_id],
-        ["hit", "年假"], ["status"],
+        ["hit", "年假"], ["status"], ["segment", "history", document_id],
+        ["dataset", "stats", handbook], ["document", "show", document_id],
     ):  # fmt: skip
         lines = run(*command).stdout.splitlines()
         assert max(cell_len(line) for line in lines) <= 80

@@ -1,4 +1,4 @@
-"""Commands for what is kept: datasets, documents, segments."""
+"""Commands for datasets."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -11,7 +11,6 @@ from kb_tools.cli.options import (
     At,
     Contains,
     DatasetName,
-    DocumentId,
     Embedder,
     K,
     Limit,
@@ -23,14 +22,12 @@ from kb_tools.cli.options import (
     find_dataset,
     opened,
 )
-from kb_tools.cli.output import confirm, print_json, print_table, show, tell_errors
+from kb_tools.cli.output import confirm, print_json, print_table, say, show
+from kb_tools.cli.rows import dataset_row
 from kb_tools.config import read_config
-from kb_tools.knowledge_base import KnowledgeBase
-from kb_tools.models import Dataset, Document, DocumentStatus, Segment
+from kb_tools.models import AskedQuery, DatasetStatistics
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Create, list, change and delete datasets.")
-document_app = typer.Typer(no_args_is_help=True, help="List and delete documents.")
-segment_app = typer.Typer(no_args_is_help=True, help="List segments: what is found and cited.")
 
 
 @dataset_app.command("create")
@@ -165,116 +162,55 @@ def dataset_delete(
     show({"deleted": found.id}, as_json, f"deleted dataset {found.name}")
 
 
-@document_app.command("list")
-def document_list(
+@dataset_app.command("stats")
+def dataset_stats(
     dataset: DatasetName,
-    search: Contains = None,
-    status: Annotated[DocumentStatus | None, typer.Option(help="Only those.")] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only those in error or without some segments.")
-    ] = False,
-    offset: Offset = 0,
-    limit: Limit = 50,
     at: At = "./kb",
     embeddings: Embedder = "local",
     account: Account = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List a dataset's documents, newest first; what failed with its reason.
+    """Show what a dataset holds, what it was asked, what was found most and what was not found.
 
-    Example: kb document list 员工手册 --failed
+    Example: kb dataset stats 员工手册
     """
     with opened(at, embeddings, account) as kb:
-        dataset_id = find_dataset(kb, dataset).id
-        found = kb.list_documents(
-            dataset_id, search=search, status=status, failed=failed, offset=offset, limit=limit
-        )
+        counts = kb.dataset_statistics(find_dataset(kb, dataset).id)
     if as_json:
-        print_json(found)
+        print_json(counts)
         return
-    chosen = search or status or failed or offset
-    nothing = "no such documents" if chosen else "no documents: kb add"
-    print_table([_document_row(document) for document in found], nothing)
-    tell_errors(found)
+    print_table([_counts(counts)], "")
+    _print_hits(counts)
+    _print_queries("last questions", counts.recent_queries)
+    _print_queries("last questions without a hit", counts.zero_hit_queries)
 
 
-@document_app.command("delete")
-def document_delete(
-    document_id: DocumentId,
-    yes: Yes = False,
-    at: At = "./kb",
-    embeddings: Embedder = "local",
-    account: Account = "default",
-    as_json: AsJson = False,
-) -> None:
-    """Delete a document with its segments.
-
-    Example: kb document delete 0193f0... --yes
-    """
-    with opened(at, embeddings, account) as kb:
-        document = kb.get_document(document_id)
-        confirm(f"delete {document.name!r} with {document.segment_count} segments?", yes)
-        kb.delete_document(document_id)
-    show({"deleted": document.id}, as_json, f"deleted {document.name}")
-
-
-@segment_app.command("list")
-def segment_list(
-    document_id: DocumentId,
-    search: Contains = None,
-    offset: Offset = 0,
-    limit: Limit = 50,
-    at: At = "./kb",
-    embeddings: Embedder = "local",
-    account: Account = "default",
-    as_json: AsJson = False,
-) -> None:
-    """List a document's segments in order; `--json` shows every field.
-
-    Example: kb segment list 0193f0... --search 年假
-    """
-    with opened(at, embeddings, account) as kb:
-        found = kb.list_segments(document_id, search=search, offset=offset, limit=limit)
-    if as_json:
-        print_json(found)
-    else:
-        print_table([_segment_row(segment) for segment in found], "no segments")
-
-
-def dataset_row(kb: KnowledgeBase, dataset: Dataset) -> dict[str, object]:
-    """Return what a list shows of a dataset; its name is unique, so the id is left out."""
-    counts = kb.dataset_statistics(dataset.id)
+def _counts(counts: DatasetStatistics) -> dict[str, object]:
     return {
-        "name": dataset.name,
         "documents": counts.document_count,
         "completed": counts.completed_document_count,
         "segments": counts.segment_count,
+        "enabled": counts.enabled_segment_count,
         "tokens": counts.token_count,
         "queries": counts.query_count,
         "hits": counts.hit_count,
     }
 
 
-def _state(asset: Document | Segment) -> str:
-    """Return the status; disabled is only what was completed and then switched off."""
-    return "disabled" if asset.status == "completed" and not asset.enabled else asset.status
+def _print_hits(counts: DatasetStatistics) -> None:
+    sources = ", ".join(f"{source} {hits}" for source, hits in counts.hits_by_source.items())
+    say(f"hits by source: {sources or 'none'}")
+    rows = [
+        {"hits": s.hits, "document": s.document_name, "#": s.position, "content": s.content}
+        for s in counts.most_hit_segments
+    ]
+    if rows:
+        print_table(rows, "")
 
 
-def _document_row(document: Document) -> dict[str, object]:
-    return {
-        "id": document.id,
-        "name": document.name,
-        "status": _state(document),
-        "segments": document.segment_count,
-        "hits": document.hit_count,
-    }
-
-
-def _segment_row(segment: Segment) -> dict[str, object]:
-    return {
-        "#": segment.position,
-        "content": segment.content,
-        "keywords": " ".join(segment.keywords),
-        "tokens": segment.token_count,
-        "status": _state(segment),
-    }
+def _print_queries(title: str, queries: list[AskedQuery]) -> None:
+    say(f"{title}:{'' if queries else ' none'}")
+    if queries:
+        print_table(
+            [{"hits": q.hit_count, "source": q.source, "query": q.query} for q in queries], ""
+        )
