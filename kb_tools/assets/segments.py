@@ -106,8 +106,7 @@ def update_segment(
     """
     author = Author(edited_by)
     if content is not None:
-        longest = max(editing.MAX_TOKENS, get_segment(kb, segment_id).token_count)
-        content = editing.checked_content(content, longest)
+        content = editing.checked_content(content, _longest(kb, segment_id, content))
     words = None if keywords is None else editing.checked_keywords(keywords)
     edit(kb, segment_id, content, words, author)
     return get_segment(kb, segment_id)
@@ -222,6 +221,13 @@ def restore(kb: Resources, deleted: Written, author: Author) -> Revision:
                 raise InvalidState(f"segment {deleted.id!r} is there: it was brought back already")
             if editing.same_model(dataset, locked):
                 return editing.add(kb, locked, deleted, vector, author)
+
+
+def _longest(kb: Resources, segment_id: str, content: str) -> int:
+    """Return how many tokens an edited text may have: as many as before, if that was more."""
+    if count_tokens(content) <= editing.MAX_TOKENS:
+        return editing.MAX_TOKENS
+    return max(editing.MAX_TOKENS, get_segment(kb, segment_id).token_count)
 
 
 def _index_again(kb: Resources, segment_id: str, author: Author) -> Revision | None:

@@ -141,6 +141,8 @@ def write(
     ids = _term_ids(
         conn, dataset_id, sorted({term for _, segment in segments for term in segment.counts})
     )
+    if len(segments) == 1 and _rewritten(conn, dataset_id, ids, *segments[0]):
+        return
     remove(conn, dataset_id, [segment_id for segment_id, _ in segments])
     columns = "COPY full_text_segment (segment_id, dataset_id, length, terms, packed) FROM STDIN"
     with conn.cursor().copy(columns) as copy:
@@ -148,6 +150,21 @@ def write(
             terms = [ids[term] for term in segment.counts]
             packed = _packed(terms, list(segment.counts.values()))
             copy.write_row((segment_id, dataset_id, segment.length, terms, packed))
+
+
+def _rewritten(
+    conn: Connection, dataset_id: str, ids: Mapping[str, int], segment_id: str, new: SegmentTerms
+) -> bool:
+    """Write a segment over its row, so that only what differs is counted; False if it has none."""
+    terms = [ids[term] for term in new.counts]
+    done = conn.execute(
+        """
+        UPDATE full_text_segment SET length = %s, terms = %s, packed = %s
+        WHERE dataset_id = %s AND segment_id = %s
+        """,
+        (new.length, terms, _packed(terms, list(new.counts.values())), dataset_id, segment_id),
+    )
+    return done.rowcount == 1
 
 
 def stored_terms(conn: Connection, segment_ids: Sequence[str]) -> dict[str, SegmentTerms]:
@@ -310,17 +327,22 @@ def tokenizer_name(conn: Connection, dataset_id: str) -> str | None:
 
 
 def _term_ids(conn: Connection, dataset_id: str, terms: list[str]) -> dict[str, int]:
+    known = _known_ids(conn, dataset_id, terms)
     # Only the missing ones: a conflict would use up an id for every known term.
+    missing = [term for term in terms if term not in known]
+    if not missing:
+        return known
     conn.execute(
         """
         INSERT INTO full_text_term (dataset_id, term)
-        SELECT %(dataset)s, new.term FROM unnest(%(terms)s::text[]) AS new(term)
-        WHERE NOT EXISTS (SELECT FROM full_text_term t
-                          WHERE t.dataset_id = %(dataset)s AND t.term = new.term)
-        ORDER BY new.term ON CONFLICT DO NOTHING
+        SELECT %s, term FROM unnest(%s::text[]) AS term ORDER BY term ON CONFLICT DO NOTHING
         """,
-        {"dataset": dataset_id, "terms": terms},
+        (dataset_id, missing),
     )
+    return known | _known_ids(conn, dataset_id, missing)
+
+
+def _known_ids(conn: Connection, dataset_id: str, terms: list[str]) -> dict[str, int]:
     rows = conn.cursor(binary=True).execute(
         "SELECT term, id FROM full_text_term WHERE dataset_id = %s AND term = ANY(%s)",
         (dataset_id, terms),

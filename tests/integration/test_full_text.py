@@ -241,12 +241,15 @@ def test_cascading_delete_is_counted_too(rows: "Rows", statement: str) -> None:
     assert statistics(rows) == (1, 1.0)
 
 
-def test_update_of_an_index_row_is_refused(rows: "Rows") -> None:
-    import psycopg
-
-    rows.segments("d", {"a": "退款"})
-    with pytest.raises(psycopg.Error), rows.database.transaction() as conn:
-        conn.execute("UPDATE full_text_segment SET terms = '{}'")
+def test_a_segment_that_is_indexed_again_is_counted_once(rows: "Rows") -> None:
+    rows.segments("d", {"a": "退款 苹果 苹果", "b": "退款 香蕉"})
+    again = segment_terms(TOKENIZER, "", "香蕉 苹果 西瓜 葡萄 桃子")
+    with rows.database.transaction() as conn:
+        full_text.write(conn, "d", TOKENIZER, [("a", again)])
+        counted = conn.execute("SELECT term, df FROM full_text_term WHERE df > 0").fetchall()
+    assert dict(counted) == {"退款": 1, "香蕉": 2, "苹果": 1, "西瓜": 1, "葡萄": 1, "桃子": 1}
+    assert statistics(rows) == (2, 7.0)
+    assert found(rows, "西瓜") == ["a"]
 
 
 def test_cleared_index_is_empty_and_can_be_built_again(rows: "Rows") -> None:

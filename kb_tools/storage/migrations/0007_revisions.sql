@@ -34,3 +34,32 @@ $$;
 CREATE TRIGGER segment_stale_vectors AFTER UPDATE ON segment
     FOR EACH ROW WHEN (OLD.hash IS DISTINCT FROM NEW.hash)
     EXECUTE FUNCTION delete_stale_vectors();
+
+-- A segment that is indexed again counts only what differs: of an edited text most is as it was.
+CREATE FUNCTION full_text_recount() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    WITH counted AS (
+        SELECT term_id, sum(step)::int AS segments FROM (
+            SELECT unnest(terms) AS term_id, -1 AS step FROM was
+            UNION ALL SELECT unnest(terms), 1 FROM changed
+        ) AS steps GROUP BY term_id HAVING sum(step) <> 0
+    ), locked AS ( -- in one order, so that two writers cannot wait for each other
+        SELECT t.id, counted.segments FROM full_text_term t JOIN counted ON counted.term_id = t.id
+        ORDER BY t.id FOR UPDATE OF t
+    )
+    UPDATE full_text_term t SET df = t.df + locked.segments FROM locked WHERE t.id = locked.id;
+
+    UPDATE full_text_statistics s SET length = s.length + grown.length
+    FROM (SELECT dataset_id, sum(length) AS length FROM (
+              SELECT dataset_id, -length::float8 AS length FROM was
+              UNION ALL SELECT dataset_id, length::float8 FROM changed
+          ) AS steps GROUP BY dataset_id) grown
+    WHERE s.dataset_id = grown.dataset_id AND grown.length <> 0;
+    RETURN NULL;
+END $$;
+
+DROP TRIGGER full_text_updated ON full_text_segment;
+DROP FUNCTION full_text_refuse();
+CREATE TRIGGER full_text_updated AFTER UPDATE ON full_text_segment
+    REFERENCING OLD TABLE AS was NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION full_text_recount();
