@@ -39,12 +39,13 @@ class Dictionary:
         """
         lengths_of, start = self._lengths, 0
         for at in range(len(text) - 1):
-            lengths = lengths_of.get(text[at : at + 2])  # all but always None: keep it cheap
+            lengths = lengths_of.get(text[at : at + 2])  # for every character: keep it cheap
             if lengths and at >= start:
-                end = self._end(text, at, lengths, closed)
-                if end:
-                    yield at, end
-                    start = end
+                for length in lengths:
+                    if self._is_word(text, at, at + length, closed):
+                        start = at + length
+                        yield at, start
+                        break
 
     def inside(self, word: str, closed: Sequence[int] = ()) -> list[str]:
         """Return the other words that stand in `word`, overlapping ones too."""
@@ -56,12 +57,7 @@ class Dictionary:
         found = [word[a:b] for a, b in spans if self._is_word(word, a, b, closed)]
         return [other for other in found if other != word]
 
-    def _end(self, text: str, start: int, lengths: Sequence[int], closed: Sequence[int]) -> int:
-        """Return where the longest word at `start` ends; 0 if none begins there."""
-        ends = (start + length for length in lengths)
-        return next((end for end in ends if self._is_word(text, start, end, closed)), 0)
-
     def _is_word(self, text: str, start: int, end: int, closed: Sequence[int]) -> bool:
-        if end > len(text) or text[start:end] not in self._words:
+        if text[start:end] not in self._words or end > len(text):
             return False
         return not closed or not (closed[start] or closed[end])

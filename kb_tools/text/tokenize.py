@@ -49,15 +49,19 @@ _HAN = regex.compile(r"\p{Han}")
 _UNSPACED = r"\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}ー"
 _OF_IT = r"['’]s (?!\p{L})"
 _POSSESSIVE = regex.compile(_OF_IT, regex.VERBOSE)
+_SPACED = rf"""
+    (?P<word> (?: c\+\+ | [cf]\# ) (?![a-z0-9+\#])
+      | [[\p{{L}}\p{{N}}]--[\p{{Han}}{_UNSPACED}]]
+        [[\p{{L}}\p{{N}}\p{{M}}]--[\p{{Han}}{_UNSPACED}]]*
+        (?: \.\d+ )* )
+    (?: {_OF_IT} )?
+"""
+_SPACED_WORD = regex.compile(_SPACED, regex.VERBOSE | regex.V1)
 _WORD = regex.compile(
     rf"""
       (?P<han> \p{{Han}}+ )
     | (?P<unspaced> [{_UNSPACED}]+ )
-    | (?P<word> (?: c\+\+ | [cf]\# ) (?![a-z0-9+\#])
-      | [[\p{{L}}\p{{N}}]--[\p{{Han}}{_UNSPACED}]]
-        [[\p{{L}}\p{{N}}\p{{M}}]--[\p{{Han}}{_UNSPACED}]]*
-        (?: \.\d+ )* )
-      (?: {_OF_IT} )?
+    | {_SPACED}
     | (?P<symbol> \p{{Extended_Pictographic}} )
     """,
     regex.VERBOSE | regex.V1,
@@ -205,11 +209,10 @@ def _inside_words(folded: str) -> bytearray:
     No word of a dictionary begins or ends there: `cat` is not in `concatenate`.
     """
     inside = bytearray(len(folded) + 1)
-    for match in _WORD.finditer(folded):
-        if match.lastgroup == "word":
-            start, end = match.span()
-            inside[start + 1 : end] = b"\x01" * (end - start - 1)
-            inside[match.end("word")] = 0  # what follows is the s of a possessive
+    for match in _SPACED_WORD.finditer(folded):
+        start, end = match.span()
+        inside[start + 1 : end] = b"\x01" * (end - start - 1)
+        inside[match.end("word")] = 0  # what follows is the s of a possessive
     return inside
 
 
