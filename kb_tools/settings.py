@@ -54,7 +54,31 @@ class Settings(BaseSettings):
         "with one is not searched with the other until `kb dataset reindex`",
     )
 
-    embedding_batch_size: int = Field(default=64, ge=1)
+    embedding_batch_size: int = Field(default=64, ge=1, description="passages in a request")
+    embedding_concurrency: int = Field(
+        default=4,
+        ge=1,
+        description="requests of a build in flight; the built-in model, which uses all cores for "
+        "one, gets one at a time",
+    )
+    embedding_requests_per_minute: float | None = Field(
+        default=None, gt=0, description="passages wait so that this is kept; questions do not wait"
+    )
+    embedding_tokens_per_minute: float | None = Field(
+        default=None, gt=0, description="the same for their tokens, counted as cl100k_base does"
+    )
+    embedding_input_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        description="longer passages are embedded by their head, and the document's report says "
+        "how many were; None leaves them to the client",
+    )
+    embedding_timeout_seconds: float = Field(
+        default=120.0,
+        gt=0,
+        description="a client that takes longer for a batch has failed; a build then stops, and "
+        "its documents wait",
+    )
     embedding_retries: int = Field(
         default=2, ge=0, description="how often a batch that failed is embedded again"
     )
@@ -71,11 +95,19 @@ class Settings(BaseSettings):
         default=1024, ge=64, description="memory that building that index may take in the server"
     )
 
+    ingest_processes: int | None = Field(
+        default=None,
+        ge=1,
+        description="processes that read documents and cut words; None: one per core, at most 8, "
+        "and one for a small upload",
+    )
     max_file_bytes: int = Field(default=100 * 1024 * 1024, ge=1)
     max_unpacked_bytes: int = Field(default=1024 * 1024 * 1024, ge=1)
     max_pages: int = Field(default=5000, ge=1)
     max_characters: int = Field(default=50_000_000, ge=1)
-    parse_timeout_seconds: float = Field(default=300.0, gt=0)
+    parse_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="for parsing, cleaning and splitting one document"
+    )
     parse_memory_bytes: int = Field(default=4 * 1024 * 1024 * 1024, ge=1)
 
 

@@ -1,23 +1,28 @@
 """Index segments: embed, cut into terms, and write every index in the transaction that completes.
 
 A segment is enabled by the same transaction that writes its indexes, so what says enabled can be
-found.
+found. `Preparation` does what needs no lock, so a build can prepare some segments while it writes
+those before; `write` does the rest.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from psycopg import Connection
 
 from kb_tools import db
+from kb_tools.embeddings import NoAnswer
 from kb_tools.errors import InvalidState, KnowledgeBaseError
 from kb_tools.ingest.isolate import together_or_alone
+from kb_tools.ingest.words import SegmentWords, Text, words_of
 from kb_tools.models import Dataset, embedded_text
 from kb_tools.resources import Resources
-from kb_tools.storage import datasets, full_text, segments, words
+from kb_tools.storage import datasets, documents, full_text, segments, words
 from kb_tools.storage.segments import PendingSegment
-from kb_tools.text.terms import SegmentTerms, segment_terms
+from kb_tools.text.terms import SegmentTerms
 from kb_tools.text.tokenize import Tokenizer
+from kb_tools.threads import in_background, side_by_side
 from kb_tools.vectorstores import Point, Space, Vector
 
 
@@ -34,23 +39,100 @@ class IndexedSegment:
     document_enabled: bool = True
 
 
+CutWords = Callable[[Tokenizer, Sequence[Text]], list[SegmentWords]]
+_Embedded = tuple[dict[str, Vector], dict[str, str]]  # hash -> vector, hash -> why there is none
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Segments that can be written, those that cannot be embedded with their reason, and counts.
+
+    `heads` says of how many segments of a document only the head is embedded.
+    """
+
+    dataset: Dataset
+    ready: list[IndexedSegment]
+    failed: list[tuple[PendingSegment, str]]
+    heads: Mapping[str, int]
+
+
 def index_segments(kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment]) -> None:
     """Embed, index and complete segments; those that fail end in error and not enabled."""
-    embedded: list[tuple[PendingSegment, Vector]] = []
-    size = kb.settings.embedding_batch_size
-    for start in range(0, len(pending), size):
-        embedded += _embedded(kb, dataset, pending[start : start + size], _Patience())
-    with kb.db.transaction() as conn:
-        tokenizer = words.tokenizer(conn, dataset.id, kb.settings.tokenizer)
-    ready = [_analysed(tokenizer, segment, vector) for segment, vector in embedded]
+    write(kb, Preparation(kb).of(dataset, pending))
 
-    def write(conn: Connection, some: Sequence[IndexedSegment]) -> None:
+
+class Preparation:
+    """Embeds segments and cuts them into words, some after some; nothing is written.
+
+    Usage:
+        preparation = Preparation(kb, workers.words)
+        write(kb, preparation.of(dataset, pending))
+    """
+
+    def __init__(self, kb: Resources, cut_words: CutWords = words_of) -> None:
+        """Let `cut_words` cut them."""
+        self._kb, self._cut_words = kb, cut_words
+        self._last: dict[str, Vector] = {}  # may not be written yet
+
+    def of(self, dataset: Dataset, pending: Sequence[PendingSegment]) -> Prepared:
+        """Return the segments with all that is to be written of them.
+
+        Raises BackendError if the model does not answer at all; that it fails on some texts is
+        their failure.
+        """
+        if not pending:
+            return Prepared(dataset, [], [], {})
+        with self._kb.db.transaction() as conn:
+            tokenizer = words.tokenizer(conn, dataset.id, self._kb.settings.tokenizer)
+        cut = in_background(lambda: self._cut_words(tokenizer, [_text(s) for s in pending]))
+        whole = {s.hash: embedded_text(s.title, s.heading, s.content) for s in pending}
+        vectors, reasons = self._embedded(dataset, whole)
+        ready = [
+            IndexedSegment(segment, vectors[segment.hash], own.keywords, own.terms, tokenizer)
+            for segment, own in zip(pending, cut.result(), strict=True)
+            if segment.hash in vectors
+        ]
+        failed = [(s, reasons[s.hash]) for s in pending if s.hash not in vectors]
+        long = {key for key, text in whole.items() if self._kb.embeddings.head_of(text) != text}
+        heads = Counter(s.document_id for s in pending if s.hash in long)
+        return Prepared(dataset, ready, failed, heads)
+
+    def _embedded(self, dataset: Dataset, texts: Mapping[str, str]) -> _Embedded:
+        """Return the vectors of texts, each embedded once, and why others have none."""
+        known = {key: self._last[key] for key in texts if key in self._last}
+        known |= _known_vectors(self._kb, dataset, set(texts) - set(known))
+        missing = [key for key in texts if key not in known]
+        size = self._kb.settings.embedding_batch_size
+        batches = [missing[at : at + size] for at in range(0, len(missing), size)]
+        reasons: dict[str, str] = {}
+        for fresh, why in side_by_side(
+            lambda batch: _embedded_batch(self._kb, dataset, texts, batch, _Patience()),
+            batches,
+            self._kb.embeddings.concurrency(self._kb.embeddings.require(dataset)),
+        ):
+            known |= fresh
+            reasons |= why
+        self._last = known
+        return known, reasons
+
+
+def write(kb: Resources, prepared: Prepared) -> None:
+    """Write every index of the segments and complete them; note what failed."""
+    dataset = prepared.dataset
+    for reason in sorted({reason for _, reason in prepared.failed}):
+        _fail_all(kb, [segment for segment, why in prepared.failed if why == reason], reason)
+
+    def write_some(conn: Connection, some: Sequence[IndexedSegment]) -> None:
         _write(kb, conn, dataset, some)
 
     try:
-        together_or_alone(kb, ready, write, _fail)
+        together_or_alone(kb, prepared.ready, write_some, _fail)
     except InvalidState as error:  # vectors of another dimension than the dataset's
-        _fail_all(kb, [item.segment for item in ready], error)
+        _fail_all(kb, [item.segment for item in prepared.ready], str(error))
+    tokens = kb.settings.embedding_input_tokens
+    if prepared.heads and tokens is not None:
+        with kb.db.transaction() as conn:
+            documents.note_embedded_heads(conn, prepared.heads, tokens)
 
 
 @dataclass
@@ -58,54 +140,56 @@ class _Patience:
     """How many single texts in a row may fail before the model is taken to be down."""
 
     left: int = 2
+    reason: str = ""
 
 
-def _embedded(
-    kb: Resources, dataset: Dataset, pending: Sequence[PendingSegment], patience: _Patience
-) -> list[tuple[PendingSegment, Vector]]:
-    """Return segments with their vectors; of a batch that fails, each half is tried apart."""
-    texts = {s.hash: embedded_text(s.title, s.heading, s.content) for s in pending}
-    known = _known_vectors(kb, dataset, set(texts))
+def _embedded_batch(
+    kb: Resources,
+    dataset: Dataset,
+    texts: Mapping[str, str],
+    batch: Sequence[str],
+    patience: _Patience,
+) -> _Embedded:
+    """Return vectors and failures of a batch of hashes; if it fails, each half is tried apart."""
+    if patience.left <= 0:
+        return {}, dict.fromkeys(batch, patience.reason)
     try:
-        vectors = _vectors(kb, dataset, texts, known)
+        fresh = kb.embeddings.embed_documents_for(dataset, [texts[key] for key in batch])
+    except NoAnswer:
+        raise
     except KnowledgeBaseError as error:
-        half = len(pending) // 2
-        patience.left -= not half
-        if not half or patience.left <= 0:
-            _fail_all(kb, pending, error)
-            return []
-        first = _embedded(kb, dataset, pending[:half], patience)
-        if patience.left <= 0:
-            _fail_all(kb, pending[half:], error)
-            return first
-        return first + _embedded(kb, dataset, pending[half:], patience)
-    patience.left = _Patience.left
-    return [(segment, vectors[segment.hash]) for segment in pending]
+        patience.reason = str(error)
+    else:
+        patience.left = _Patience.left
+        return dict(zip(batch, fresh, strict=True)), {}
+    half = len(batch) // 2
+    patience.left -= not half
+    if not half:
+        return {}, dict.fromkeys(batch, patience.reason)
+    vectors, reasons = _embedded_batch(kb, dataset, texts, batch[:half], patience)
+    more, others = _embedded_batch(kb, dataset, texts, batch[half:], patience)
+    return vectors | more, reasons | others
 
 
-def _fail_all(kb: Resources, pending: Sequence[PendingSegment], error: KnowledgeBaseError) -> None:
+def _fail_all(kb: Resources, pending: Sequence[PendingSegment], reason: str) -> None:
     with kb.db.transaction() as conn:
-        segments.fail(conn, [segment.id for segment in pending], f"not embedded: {error}")
+        segments.fail(conn, [segment.id for segment in pending], f"not embedded: {reason}")
 
 
 def _fail(conn: Connection, item: IndexedSegment, reason: str) -> None:
     segments.fail(conn, [item.segment.id], reason)
 
 
-def _analysed(
-    tokenizer: Tokenizer, segment: PendingSegment, vector: Vector | None
-) -> IndexedSegment:
-    # Keywords taken from the text count no more than they stand there: no need to pass them on.
-    terms = segment_terms(tokenizer, segment.heading or segment.title, segment.content)
-    keywords = tokenizer.extract_keywords(segment.content)
-    return IndexedSegment(segment, vector, keywords, terms, tokenizer)
-
-
 def _analysed_by(tokenizer: Tokenizer, item: IndexedSegment) -> IndexedSegment:
     """Return `item` as `tokenizer` cuts it: the dictionary may have changed since it was cut."""
     if item.tokenizer.name == tokenizer.name:
         return item
-    return _analysed(tokenizer, item.segment, item.vector)
+    (cut,) = words_of(tokenizer, [_text(item.segment)])
+    return replace(item, terms=cut.terms, keywords=cut.keywords, tokenizer=tokenizer)
+
+
+def _text(segment: PendingSegment) -> Text:
+    return segment.heading or segment.title, segment.content
 
 
 def embed_texts(kb: Resources, dataset: Dataset, texts: Mapping[str, str]) -> dict[str, Vector]:
@@ -127,7 +211,7 @@ def _vectors(
 
 
 def _known_vectors(kb: Resources, dataset: Dataset, hashes: set[str]) -> dict[str, Vector]:
-    if dataset.embedding_dimension is None:
+    if dataset.embedding_dimension is None or not hashes:
         return {}
     with kb.db.transaction() as conn:
         owners = segments.of_equal_text(

@@ -1,4 +1,4 @@
-"""Parse files in a child process that can be limited, killed and replaced.
+"""Parse, clean and split files in a child process that can be limited, killed and replaced.
 
 A file can make a library loop, crash or eat all memory; then the child is lost and one document is
 in error, with its reason. The child is started at the first file and used for many: starting it
@@ -12,14 +12,19 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kb_tools import registry
+from kb_tools.config import ProcessRule
 from kb_tools.ingest.parsed import OUT_OF_MEMORY, Limits, NoTextLayer, Parsed, ParseError
-from kb_tools.ingest.parsers import OCR, format_of
+from kb_tools.ingest.parsers import DONE, FAILED, OCR, DictionaryNeeded, format_of
+from kb_tools.ingest.reading import ReadText
+from kb_tools.ingest.words import SegmentWords, Text, from_json
 from kb_tools.settings import Settings
+from kb_tools.text.tokenize import Tokenizer
 
 __all__ = ["ParseError", "ParserProcess"]
 
@@ -35,7 +40,7 @@ def child_environment() -> dict[str, str]:
 
 
 class ParserProcess:
-    """Parses one file at a time, from any thread.
+    """Does one task at a time, from any thread.
 
     Parsers of this package and of entry points run in the child. One that was given to
     `registry.register` exists only in this process, so it runs here: without limits of time and
@@ -54,21 +59,57 @@ class ParserProcess:
 
     def parse(self, data: bytes, extension: str) -> Parsed:
         """Return what the file holds. Raises ParseError with a reason for people."""
-        if len(data) > self._settings.max_file_bytes:
-            raise ParseError(
-                f"too large: {len(data):,} bytes, more than max_file_bytes "
-                f"({self._settings.max_file_bytes:,}); raise KB_MAX_FILE_BYTES or split the file"
-            )
-        name = format_of(extension)
-        limits = Limits.of(self._settings)
+        name, limits = self._checked(data, extension)
         if name in registry.registered("parsers"):
             from kb_tools.ingest.parsers.__main__ import parse
 
             return parse(data, name, limits)
         return self._with_registered_ocr(data, name, limits)
 
+    def read(self, data: bytes, extension: str, rule: ProcessRule) -> ReadText:
+        """Return the cleaned text of a file and its pieces. Raises ParseError with a reason."""
+        name, limits = self._checked(data, extension)
+        registered = registry.registered("parsers")
+        if name in registered or (name == "pdf" and OCR in registered):
+            return self._read(None, limits, rule, self.parse(data, extension).to_json().encode())
+        return self._read(name, limits, rule, data)
+
+    def words(self, tokenizer: Tokenizer, texts: Sequence[Text]) -> list[SegmentWords]:
+        """Return the terms and keywords of (heading, content). Raises ParseError with a reason."""
+        data = json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        request = {"task": "words", "engine": tokenizer.engine, "tokenizer": tokenizer.name}
+        try:
+            return from_json(self._ask(request, data))
+        except DictionaryNeeded:  # the child keeps the last one
+            words = list(tokenizer.dictionary)
+            return from_json(self._ask(request | {"dictionary": words}, data))
+
+    def _checked(self, data: bytes, extension: str) -> tuple[str, Limits]:
+        """Return the parser's name and the limits. Raises ParseError for what is not read."""
+        if len(data) > self._settings.max_file_bytes:
+            raise ParseError(
+                f"too large: {len(data):,} bytes, more than max_file_bytes "
+                f"({self._settings.max_file_bytes:,}); raise KB_MAX_FILE_BYTES or split the file"
+            )
+        return format_of(extension), Limits.of(self._settings)
+
+    def _read(self, name: str | None, limits: Limits, rule: ProcessRule, data: bytes) -> ReadText:
+        request = {
+            "task": "read",
+            "parser": name,
+            "limits": asdict(limits),
+            "rule": rule.model_dump(mode="json"),
+        }
+        return ReadText.from_json(self._ask(request, data))
+
+    def kill(self) -> None:
+        """Kill the child without waiting for the task that it is at, which fails."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
-        """End the child; a later `parse` starts another."""
+        """End the child; a later task starts another."""
         with self._lock:
             self._drop()
 
@@ -89,8 +130,8 @@ class ParserProcess:
         """Parse in the child; an `ocr` that was registered in this process then gets its pages."""
 
         def parse_in_child() -> Parsed:
-            with self._lock:
-                return self._parse_in_child(data, name, limits)
+            request = {"task": "parse", "parser": name, "limits": asdict(limits)}
+            return Parsed.from_json(self._ask(request, data).decode())
 
         if name != "pdf" or OCR not in registry.registered("parsers"):
             return parse_in_child()
@@ -99,23 +140,22 @@ class ParserProcess:
 
         return checked(with_ocr(parse_in_child, data, limits), limits)
 
-    def _parse_in_child(self, data: bytes, name: str, limits: Limits) -> Parsed:
-        if self._child is None or not self._child.is_usable():
-            self._drop()
-            self._child = _Child(self._settings)
-        try:
-            header = json.dumps({"parser": name, "limits": asdict(limits)}).encode()
-            answer = self._child.ask(header, data)
-        except BaseException:  # an interrupt, too, leaves a child in the middle of an answer
-            self._drop()
-            raise
-        return self._read(answer)
-
-    @staticmethod
-    def _read(answer: bytes) -> Parsed:
-        if answer.startswith(b'{"parsed": '):
-            return Parsed.from_json(answer[len(b'{"parsed": ') : -1].decode())
-        problem = json.loads(answer)
+    def _ask(self, request: dict[str, Any], data: bytes) -> bytes:
+        """Return the child's answer, without its mark. Raises ParseError if it is an error."""
+        with self._lock:
+            if self._child is None or not self._child.is_usable():
+                self._drop()
+                self._child = _Child(self._settings)
+            try:
+                answer = self._child.ask(json.dumps(request).encode(), data)
+            except BaseException:  # an interrupt, too, leaves a child in the middle of an answer
+                self._drop()
+                raise
+        if answer.startswith(DONE):
+            return answer[len(DONE) :]
+        problem = json.loads(answer[len(FAILED) :])
+        if "dictionary" in problem:
+            raise DictionaryNeeded
         if "pages" in problem:
             raise NoTextLayer(problem["error"], problem["pages"])
         raise ParseError(problem["error"])
@@ -185,6 +225,11 @@ class _Child:
             )
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return f"could not be read: the parser crashed ({how}); the file may be damaged"
+
+    def kill(self) -> None:
+        """Kill it, from any thread; whoever waits for its answer is told that it ended."""
+        if self._parent == os.getpid():
+            self._process.kill()
 
     def end(self) -> None:
         """Kill it and wait until it is gone."""

@@ -1,6 +1,6 @@
 """Rows of documents, their bytes and their cleaned text."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,6 +138,19 @@ def split(conn: Connection, totals: Sequence[tuple[str, int, int]]) -> None:
         WHERE d.id = new.id
         """,
         tuple(map(list, zip(*totals, strict=True))),
+    )
+
+
+def note_embedded_heads(conn: Connection, counts: Mapping[str, int], tokens: int) -> None:
+    """Add to the reports of documents (id -> how many) that segments are embedded by their head."""
+    conn.execute(
+        """
+        UPDATE document d SET report = d.report || jsonb_build_object(
+            'embedding_input_tokens', %s::int, 'segments_embedded_by_their_head',
+            coalesce((d.report->>'segments_embedded_by_their_head')::int, 0) + new.count)
+        FROM unnest(%s::text[], %s::int[]) AS new(id, count) WHERE d.id = new.id
+        """,
+        (tokens, list(counts), list(counts.values())),
     )
 
 

@@ -23,6 +23,10 @@ class Dictionary:
         # The same for the same words, whatever their order; "" if there are none.
         self.fingerprint = listed and hashlib.sha256(listed.encode()).hexdigest()[:32]
 
+    def __iter__(self) -> Iterator[str]:
+        """Yield the words, in no order."""
+        return iter(self._words)
+
     def __len__(self) -> int:
         """Return how many words there are."""
         return len(self._words)

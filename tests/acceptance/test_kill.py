@@ -84,6 +84,25 @@ def build(folder: Path, files: Path) -> float:
     return time.monotonic() - started
 
 
+def workers_of(pid: int) -> list[Path]:
+    """Return the folders in /proc of the processes that a build has read for it."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            if int(parent) == pid and b"kb_tools.ingest" in (folder / "cmdline").read_bytes():
+                found.append(folder)
+        except OSError:  # it ended
+            continue
+    return found
+
+
+def await_end(processes: list[Path]) -> None:
+    """Wait until none of the processes is left; the test's time limit ends it if one stays."""
+    while any(folder.exists() and (folder / "cmdline").read_bytes() for folder in processes):
+        time.sleep(0.05)
+
+
 def state(folder: Path) -> dict[str, object]:
     """Return all that a build makes, without ids and times."""
     with KnowledgeBase.open(folder, embeddings=FakeEmbeddings()) as kb:
@@ -113,8 +132,10 @@ def test_a_build_that_is_killed_at_any_moment_ends_like_one_that_was_not(
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(moments.uniform(0.0, 1.0) * whole)
+        children = workers_of(process.pid)
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        await_end(children)
     build(killed, files)
     assert state(killed) == state(clean)
 

@@ -42,7 +42,9 @@ def interrupted(
             kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
 
 
-@pytest.mark.parametrize("step", ["_build_group", "_read_all", "_cut_all", "_index_all"])
+@pytest.mark.parametrize(
+    "step", ["_read_group", "_read_all", "_store", "_prepare", "write", "_complete"]
+)
 @pytest.mark.parametrize("way", ["resume", "add"])
 def test_an_interrupted_build_is_finished_without_duplicates(
     kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, step: str, way: str
@@ -82,7 +84,7 @@ def killed_process(folder: Path, step: str) -> None:
 def test_documents_of_a_process_killed_between_splitting_and_indexing_are_finished_once(
     folder: Path,
 ) -> None:
-    killed_process(folder, "_index_all")
+    killed_process(folder, "_prepare")
     with KnowledgeBase.open(folder, embeddings=FakeEmbeddings()) as kb:
         dataset = kb.list_datasets()[0]
         left = kb.list_documents(dataset.id)
@@ -125,7 +127,7 @@ def test_documents_that_a_living_process_builds_are_left_to_it(
 ) -> None:
     with Lease(kb) as lease:
         monkeypatch.setattr(assets, "Lease", lambda _: _Borrowed(lease))
-        interrupted(kb, dataset, monkeypatch, "_build_group")
+        interrupted(kb, dataset, monkeypatch, "_read_group")
         monkeypatch.undo()
         assert kb.resume_builds() == []
         kb.add_documents(dataset.id, [LCDocument("another")])
@@ -177,17 +179,17 @@ def test_a_dead_process_is_told_from_a_living_one(kb: KnowledgeBase) -> None:
 
 def crashing(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Let the server end the connection when documents are indexed, so many times."""
-    index_all, left = pipeline._index_all, [times]
+    prepare, left = pipeline._prepare, [times]
 
-    def crash(*arguments: object) -> None:
+    def crash(*arguments: object) -> object:
         if not left[0]:
-            return index_all(*arguments)  # type: ignore[arg-type]
+            return prepare(*arguments)  # type: ignore[arg-type]
         left[0] -= 1
         with kb.db.transaction() as conn:
             conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return None
 
-    monkeypatch.setattr(pipeline, "_index_all", crash)
+    monkeypatch.setattr(pipeline, "_prepare", crash)
 
 
 def test_a_build_goes_on_when_the_database_went_away_and_came_back(
@@ -215,7 +217,7 @@ def test_a_build_whose_database_stays_away_says_how_to_go_on(
 def test_resuming_needs_the_model_of_the_documents(
     kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, server_folder: Path
 ) -> None:
-    interrupted(kb, dataset, monkeypatch, "_cut_all")
+    interrupted(kb, dataset, monkeypatch, "_prepare")
     other = FakeEmbeddings(model_name="other")
     with (
         KnowledgeBase.open(server_folder, embeddings=other, settings=kb.settings) as second,
@@ -229,7 +231,7 @@ def test_opening_tells_what_waits_and_builds_it_only_when_asked(
     kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, server_folder: Path
 ) -> None:
     assert kb.unfinished_documents() == {}
-    interrupted(kb, dataset, monkeypatch, "_cut_all")
+    interrupted(kb, dataset, monkeypatch, "_prepare")
     model, settings = FakeEmbeddings(), kb.settings
     with KnowledgeBase.open(server_folder, embeddings=model, settings=settings) as second:
         assert second.unfinished_documents() == {dataset.id: 7}
@@ -244,12 +246,12 @@ def test_what_a_living_process_builds_does_not_wait(
     kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    build = pipeline._build_group
+    read_group = pipeline._read_group
 
-    def watched(*arguments: object) -> None:
+    def watched(*arguments: object) -> object:
         seen.append(kb.unfinished_documents(dataset.id))
-        build(*arguments)  # type: ignore[arg-type]
+        return read_group(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pipeline, "_build_group", watched)
+    monkeypatch.setattr(pipeline, "_read_group", watched)
     kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS])
     assert seen == [{}]

@@ -2,6 +2,7 @@
 
 import io
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document as LCDocument
 
 from kb_tools import (
+    BackendError,
     BuildFailed,
     InvalidInput,
     InvalidState,
@@ -114,7 +116,7 @@ def test_a_source_that_fails_half_way_leaves_no_rows(kb: KnowledgeBase, dataset:
     assert kb.dataset_statistics(dataset.id).document_count == 0
 
 
-@pytest.mark.parametrize("step", ["_read", "_new_segments", "_keep_texts", "_insert"])
+@pytest.mark.parametrize("step", ["_read", "_new_segments", "_insert"])
 def test_any_failure_ends_its_document_and_nothing_else(
     kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -403,3 +405,48 @@ def test_a_batch_tells_its_states_after_the_knowledge_base_is_closed(
     with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=kb.settings) as second:
         batch = second.add_documents(dataset.id, LCDocument("苹果"))
     assert [state.status for state in batch.states] == [DocumentStatus.COMPLETED]
+
+
+def test_a_passage_that_is_embedded_by_its_head_is_said_so_in_the_report(
+    server_folder: Path, kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings
+) -> None:
+    short = kb.settings.model_copy(update={"embedding_input_tokens": 16})
+    rule, passage = ProcessRule.as_is(), LCDocument("一句很长的话。" * 50)
+    with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=short) as limited:
+        batch = limited.add_documents(dataset.id, passage, process_rule=rule).raise_for_errors()
+        whole = limited.add_documents(dataset.id, LCDocument("短"), process_rule=rule)
+    document = kb.get_document(batch.document_ids[0])
+    assert document.report["segments_embedded_by_their_head"] == 1
+    assert document.report["embedding_input_tokens"] == 16
+    assert contents(kb, document.id) == [passage.page_content]
+    assert kb.get_document(whole.document_ids[0]).report == {}
+
+
+def test_a_model_that_hangs_stops_the_build_and_its_documents_wait(
+    server_folder: Path, kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, released = FakeEmbeddings(), threading.Event()
+    monkeypatch.setattr(hanging, "embed_documents", lambda _: released.wait(60))
+    changes = {"embedding_timeout_seconds": 0.1, "embedding_retries": 0}
+    settings = kb.settings.model_copy(update=changes)
+    with (
+        KnowledgeBase.open(server_folder, embeddings=hanging, settings=settings) as second,
+        pytest.raises(BackendError, match=r"did not answer within 0\.1 s.*resume_builds\(\)"),
+    ):
+        second.add_documents(dataset.id, LCDocument("苹果"))
+    released.set()
+    assert kb.unfinished_documents() == {dataset.id: 1}
+    assert [state.error for state in kb.resume_builds()] == [None]
+
+
+def test_requests_are_sent_side_by_side_and_a_text_still_once(
+    server_folder: Path, kb: KnowledgeBase, dataset: Dataset, embeddings: FakeEmbeddings
+) -> None:
+    settings = kb.settings.model_copy(update={"embedding_batch_size": 2})
+    texts = [f"苹果 {number % 300}" for number in range(900)]
+    sources = [LCDocument(t, metadata={"n": n, "title": "t"}) for n, t in enumerate(texts)]
+    with KnowledgeBase.open(server_folder, embeddings=embeddings, settings=settings) as second:
+        second.add_documents(dataset.id, sources, process_rule=ProcessRule.as_is())
+    asked = [text for call in embeddings.documents for text in call]
+    assert (len(asked), len(set(asked))) == (300, 300)
+    assert max(map(len, embeddings.documents)) == 2

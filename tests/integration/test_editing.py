@@ -332,7 +332,7 @@ def test_a_segment_that_is_being_built_cannot_be_changed(
                 call()
             refused.append(error.value)
 
-    monkeypatch.setattr(pipeline, "_index_all", in_between)
+    monkeypatch.setattr(pipeline, "write", in_between)
     kb.add_documents(dataset.id, LCDocument("苹果"))
     assert len(refused) == 3
 

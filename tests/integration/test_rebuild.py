@@ -213,7 +213,7 @@ def test_what_cannot_be_rebuilt_is_refused(
     for account in (kb, kb.for_account("other")):
         with pytest.raises(NotFound, match="no document with id"):
             account.rebuild_document(document.id if account is not kb else "x")
-    monkeypatch.setattr(pipeline, "_index_all", lambda *_: None)
+    monkeypatch.setattr(pipeline, "write", lambda *_: None)
     (building,) = kb.add_documents(dataset.id, io_of("b.md")).document_ids
     with kb.db.transaction() as conn:
         conn.execute(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from kb_tools import trace
 from kb_tools.embeddings import (
     EmbeddingModels,
     LocalEmbeddings,
+    NoAnswer,
     model_name,
     remembering_questions,
 )
@@ -259,3 +261,49 @@ def test_opening_models_imports_no_engine_and_no_langchain_agents() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Hanging(FakeEmbeddings):
+    """Answers when it is released."""
+
+    released = threading.Event()
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.documents.append(texts)
+        self.released.wait(60)
+        return super().embed_documents(texts)
+
+
+def test_model_that_hangs_is_given_up_with_the_name_of_the_setting() -> None:
+    model = Hanging()
+    settings = Settings(embedding_timeout_seconds=0.05, embedding_retries=1)
+    models = EmbeddingModels({"slow": model}, settings)
+    with pytest.raises(NoAnswer, match=r"'slow' did not answer within 0\.05 s.*embedding_timeout"):
+        models.embed_documents("slow", ["苹果"])
+    assert len(model.documents) == 2
+    model.released.set()
+
+
+def test_long_passage_is_embedded_by_its_head() -> None:
+    model = FakeEmbeddings()
+    models = EmbeddingModels.of(model, Settings(embedding_input_tokens=16))
+    models.embed_documents("fake", ["short", "word " * 100])
+    short, long = model.documents[0]
+    assert (short, long) == ("short", models.head_of("word " * 100))
+    assert 10 < len(long.split()) <= 16
+
+
+def test_requests_and_tokens_keep_their_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("kb_tools.embeddings.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("kb_tools.embeddings.time.sleep", lambda s: clock.append(s))
+    settings = Settings(
+        embedding_batch_size=1, embedding_requests_per_minute=30, embedding_tokens_per_minute=60
+    )
+    EmbeddingModels.of(FakeEmbeddings(), settings).embed_documents("fake", ["one two three"] * 3)
+    assert clock[1:] == [0, 0, 2, 3, 4, 6]  # in turn: a request each 2 s, three tokens each 3 s
+
+
+def test_built_in_model_gets_one_request_at_a_time() -> None:
+    models = EmbeddingModels({"local": LocalEmbeddings(), "fake": FakeEmbeddings()})
+    assert (models.concurrency("local"), models.concurrency("fake")) == (1, 4)

@@ -25,8 +25,13 @@ ALIASES = {
     "potx": "pptx", "potm": "pptx", "dot": "doc", "wps": "doc", "xlt": "xls", "et": "xls",
     "pps": "ppt", "pot": "ppt", "dps": "ppt", "ott": "odt", "ots": "ods", "otp": "odp",
 }  # fmt: skip
+DONE, FAILED = b"+", b"-"  # how an answer of the child begins
 OCR = "ocr"  # no format: who reads the pages of a PDF that have no text
 _HERE = frozenset(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+
+
+class DictionaryNeeded(Exception):
+    """The child was not yet told the words of a tokenizer's dictionary."""
 
 
 def format_of(extension: str) -> str:

@@ -1,7 +1,13 @@
-"""The child process that parses: requests come in on stdin, answers go out where stdout was.
+"""The child process that reads: requests come in on stdin, answers go out where stdout was.
 
-A message is eight bytes of length, then the content. A request is two messages: JSON with the
-parser's name and limits, and the file's bytes. The answer is one: JSON with `parsed` or `error`.
+A message is eight bytes of length, then the content. A request is two messages: JSON that names
+the task with what it needs, and the bytes it is about. The answer is one: a byte that says whether
+it went well, and the JSON of what came out or of the error. The tasks:
+
+    parse   a file into what its parser finds in it
+    read    a file, or what was parsed before, into cleaned text and its pieces
+    words   segments into terms and keywords
+
 The process ends when its stdin does, also in the middle of a file, so it never outlives its parent.
 """
 
@@ -11,13 +17,20 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kb_tools.ingest.parsed import NO_TEXT, OUT_OF_MEMORY, Limits, NoTextLayer, Parsed, ParseError
+from kb_tools.ingest.parsers import DONE, FAILED, DictionaryNeeded
 from kb_tools.text.characters import storable
 
-Request = tuple[bytes, bytes]
+if TYPE_CHECKING:
+    from kb_tools.text.tokenize import Tokenizer
+
+Request = dict[str, Any]
+_last_tokenizer: list["Tokenizer"] = []
+_Messages = tuple[bytes, bytes]
 # The parent kills a child that is late; if the parent is gone too, the child's own alarm does.
 GRACE_SECONDS = 10
 
@@ -28,7 +41,7 @@ def main() -> None:
     answers = _private_stdout()
     _limit_memory(memory_bytes)
     _leave_interrupts_to_the_parent()
-    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[_Messages] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
         header, data = requests.get()
@@ -70,7 +83,7 @@ def _alarm(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _listen(stdin: BinaryIO, requests: "queue.SimpleQueue[Request]") -> None:
+def _listen(stdin: BinaryIO, requests: "queue.SimpleQueue[_Messages]") -> None:
     while True:
         try:
             header, data = _receive(stdin), _receive(stdin)
@@ -97,14 +110,65 @@ def _send(stream: BinaryIO, content: bytes) -> None:
 def _answer(header: bytes, data: bytes) -> bytes:
     request = json.loads(header)
     try:
-        parsed = parse(data, request["parser"], Limits(**request["limits"]))
-        return b'{"parsed": ' + parsed.to_json().encode() + b"}"
+        return DONE + TASKS[request["task"]](request, data)
     except NoTextLayer as error:
-        return json.dumps({"error": str(error), "pages": error.pages}).encode()
+        return FAILED + json.dumps({"error": str(error), "pages": error.pages}).encode()
     except ParseError as error:
-        return json.dumps({"error": str(error)}).encode()
+        return FAILED + json.dumps({"error": str(error)}).encode()
+    except RecursionError:
+        return FAILED + json.dumps({"error": "could not be read: nested too deeply"}).encode()
     except MemoryError:
         os._exit(OUT_OF_MEMORY)  # what is still held would count against the next file
+    except DictionaryNeeded:
+        return FAILED + json.dumps({"dictionary": "needed"}).encode()
+    except Exception as error:
+        reason = f"could not be built: {type(error).__name__}"
+        return FAILED + json.dumps({"error": reason}).encode()
+
+
+def _parse(request: Request, data: bytes) -> bytes:
+    return parse(data, request["parser"], Limits(**request["limits"])).to_json().encode()
+
+
+def _read(request: Request, data: bytes) -> bytes:
+    from kb_tools.config import ProcessRule
+    from kb_tools.ingest.reading import read
+
+    if request["parser"] is None:
+        parsed = Parsed.from_json(data.decode())
+    else:
+        parsed = parse(data, request["parser"], Limits(**request["limits"]))
+    return read(parsed, ProcessRule.model_validate(request["rule"])).to_json()
+
+
+def _words(request: Request, data: bytes) -> bytes:
+    from kb_tools.ingest.words import to_json, words_of
+
+    texts = json.loads(data.decode("utf-8", "surrogatepass"))
+    return to_json(words_of(_tokenizer(request), texts))
+
+
+def _tokenizer(request: Request) -> "Tokenizer":
+    """Return the tokenizer that a request names. Raises DictionaryNeeded if its words are missing.
+
+    That of the last dictionary is kept.
+    """
+    from kb_tools.text.dictionary import Dictionary
+    from kb_tools.text.tokenize import Tokenizer
+
+    if "dictionary" in request:
+        _last_tokenizer[:] = [Tokenizer(request["engine"], Dictionary(request["dictionary"]))]
+    for tokenizer in (Tokenizer.of(request["engine"]), *_last_tokenizer):
+        if tokenizer.name == request["tokenizer"]:
+            return tokenizer
+    raise DictionaryNeeded
+
+
+TASKS: dict[str, Callable[[Request, bytes], bytes]] = {
+    "parse": _parse,
+    "read": _read,
+    "words": _words,
+}
 
 
 def parse(data: bytes, name: str, limits: Limits) -> Parsed:
