@@ -45,16 +45,18 @@ def side_by_side(work: Callable[[Item], T], items: Iterable[Item], most: int) ->
 def one_ahead(
     work: Callable[[Item], T],
     items: Iterable[Item],
+    begin: Callable[[Callable[[], T]], Future[T]] = in_background,
     wait: Callable[[Future[T]], T] = Future.result,
 ) -> Iterator[T]:
     """Yield `work` of each item in order, one at a time, each begun while the last is made use of.
 
-    `wait` waits for a result. Who stops early leaves one item that is still being worked on.
+    `begin` begins work and `wait` waits for its result. Who stops early leaves one item that is
+    still being worked on.
     """
     begun: Future[T] | None = None
     for item in items:
         done = [] if begun is None else [wait(begun)]
-        begun = in_background(partial(work, item))
+        begun = begin(partial(work, item))
         yield from done
     if begun is not None:
         yield wait(begun)

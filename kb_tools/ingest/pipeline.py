@@ -13,14 +13,14 @@ caller's thread counts and reports.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from itertools import groupby, islice
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psycopg import Connection
 
@@ -41,7 +41,7 @@ from kb_tools.resources import Resources
 from kb_tools.storage import builds, datasets, documents, duplicates, segments
 from kb_tools.storage.documents import ReadDocument, WaitingDocument
 from kb_tools.storage.segments import NewSegment, PendingSegment
-from kb_tools.threads import one_ahead, side_by_side
+from kb_tools.threads import in_background, one_ahead, side_by_side
 from kb_tools.vectorstores import Space
 
 logger = logging.getLogger(__name__)
@@ -158,14 +158,29 @@ def unfinished_work(kb: Resources, dataset_id: str | None = None) -> list[Work]:
 
 @dataclass(frozen=True)
 class Step:
-    """What every step of a build works with; `begun` are the threads' results to wait for."""
+    """What every step of a build works with; `begun` is what the threads are at."""
 
     kb: Resources
     lease: Lease
     rule: ProcessRule
     tally: Tally
     workers: Workers
-    begun: list[Future[object]] = field(default_factory=list)
+    begun: list[Future[Any]] = field(default_factory=list)
+
+    def begin(self, work: Callable[[], T]) -> Future[T]:
+        """Begin work in a thread."""
+        future = in_background(work)
+        self.begun[:] = [*(earlier for earlier in self.begun if not earlier.done()), future]
+        return future
+
+    def result(self, future: Future[T]) -> T:
+        """Return what a thread does, and tell meanwhile which document is read."""
+        told = ""
+        while wait([future], SECONDS_BETWEEN_REPORTS).not_done:
+            if self.tally.reading != told:
+                told = self.tally.reading
+                self.tally.tell(told)
+        return future.result()
 
 
 def _build_part(step: Step, part: Work) -> None:
@@ -191,10 +206,10 @@ def _build_part(step: Step, part: Work) -> None:
 def _built(step: Step, dataset_id: str, sizes: Iterator[tuple[str, int]]) -> Iterator[_Group]:
     """Yield each group when it is completed."""
     read_group = partial(_read_group, step, dataset_id)
-    groups = one_ahead(read_group, _groups(sizes), partial(_result, step))
+    groups = one_ahead(read_group, _groups(sizes), step.begin, step.result)
     preparation = Preparation(step.kb, step.workers.words)
     prepare = partial(_prepare, step, dataset_id, preparation)
-    pages = one_ahead(prepare, _pages(step, groups), partial(_result, step))
+    pages = one_ahead(prepare, _pages(step, groups), step.begin, step.result)
     for page, prepared in pages:
         write(step.kb, prepared)
         step.tally.segments += len(page.pending)
@@ -203,18 +218,6 @@ def _built(step: Step, dataset_id: str, sizes: Iterator[tuple[str, int]]) -> Ite
             step.tally.documents += len(page.group.document_ids)
             yield page.group
         step.tally.tell(page.group.last_name)
-
-
-def _result(step: Step, future: Future[T]) -> T:
-    """Return what a thread does, and tell meanwhile which document is read."""
-    step.begun[:] = [begun for begun in step.begun if not begun.done()]
-    step.begun.append(future)  # type: ignore[arg-type]  # whose results are not used
-    told = ""
-    while wait([future], SECONDS_BETWEEN_REPORTS).not_done:
-        if step.tally.reading != told:
-            told = step.tally.reading
-            step.tally.tell(told)
-    return future.result()
 
 
 def _groups(sizes: Iterator[tuple[str, int]]) -> Iterator[list[str]]:

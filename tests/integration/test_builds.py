@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document as LCDocument
@@ -202,6 +205,34 @@ def test_a_build_goes_on_when_the_database_went_away_and_came_back(
     assert kb.dataset_statistics(dataset.id).segment_count == 7
     last = told[-1]
     assert (last.documents, last.segments, last.segment_total) == (7, 7, 7)
+
+
+def test_a_build_that_goes_on_waits_for_what_was_begun(
+    kb: KnowledgeBase, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "GROUP_DOCUMENTS", 2)
+    read_group, write, reading, lost = pipeline._read_group, pipeline.write, threading.Event(), []
+
+    def slow(*arguments: Any) -> object:
+        assert not reading.is_set()
+        reading.set()
+        time.sleep(0.3)
+        group = read_group(*arguments)
+        reading.clear()
+        return group
+
+    def crash_once(*arguments: Any) -> None:
+        if not lost:
+            lost.append(reading.wait(10))
+            raise ConnectionLost("the database went away")
+        write(*arguments)
+
+    monkeypatch.setattr(pipeline, "_read_group", slow)
+    monkeypatch.setattr(pipeline, "write", crash_once)
+    kb.add_documents(dataset.id, [LCDocument(text) for text in TEXTS]).raise_for_errors()
+    assert lost == [True]
+    counts = kb.dataset_statistics(dataset.id)
+    assert (counts.completed_document_count, counts.segment_count) == (7, 7)
 
 
 def test_a_build_whose_database_stays_away_says_how_to_go_on(
