@@ -294,6 +294,29 @@ def table(lines: Sequence[Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
+def overview(words: Mapping[str, str], vectors: Mapping[str, str]) -> str:
+    """Return the medians of one size as a table for the README."""
+
+    def median(cell: str) -> str:
+        return cell.split(" / ")[0]
+
+    rows = [
+        {"at": "full_text", "ms": median(words["full_text p50 / p95"])},
+        {"at": "LangChain's BM25Retriever, in memory", "ms": median(words["BM25Retriever"])},
+        {"at": "bm25s, in memory and static", "ms": median(words["bm25s"])},
+        {"at": "tsvector with ts_rank", "ms": median(words["tsvector + ts_rank"])},
+        {"at": "keyword table in one JSONB value", "ms": median(words["JSONB keyword table"])},
+        {"at": "semantic", "ms": median(vectors["semantic"])},
+        {"at": "its statement in bare SQL", "ms": median(vectors["bare SQL p50 / p95"])},
+        {"at": "semantic, a dataset of 0.5 %", "ms": median(vectors["0.5 %: semantic"])},
+        {"at": "its statement in bare SQL", "ms": median(vectors["0.5 %: bare"])},
+        {"at": "hybrid", "ms": median(vectors["hybrid"])},
+    ]
+    head = {"at": f"{words['segments']} segments", "ms": "p50, ms"}
+    lines = [f"| {row['at']} | {row['ms']} |" for row in [head, {"at": "---", "ms": "---"}, *rows]]
+    return "\n".join(lines)
+
+
 def report(
     corpus: Corpus,
     by_words: Sequence[dict[str, str]],
@@ -312,6 +335,10 @@ end; Python {platform.python_version()}, {packages}, {server}.
 p50 / p95, warm; k = {K}; the vector of a question is given. Ratios hold within a line, whose
 contenders were asked in turns where they fit into memory together. Beyond {PEERS_UP_TO:,} segments
 the peers that hold all in Python's memory are left out.
+
+## In short
+
+{overview(by_words[-1], by_vectors[-1])}
 
 ## Words
 
