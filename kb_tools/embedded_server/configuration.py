@@ -9,7 +9,7 @@ from kb_tools.embedded_server.server_user import ServerUser, user_name
 _SETTINGS = """\
 # Written by kb_tools at every start. To change a setting: ALTER SYSTEM, as role postgres.
 max_connections = 100
-shared_buffers = 128MB
+shared_buffers = {cached}MB
 maintenance_work_mem = 256MB
 dynamic_shared_memory_type = {shared_memory}
 jit = off
@@ -34,7 +34,9 @@ def write_settings(user: ServerUser, data_fd: int) -> None:
     opener = user_name(os.geteuid()).replace('"', '""')
     shared_memory = "posix" if _has_shared_memory() else "mmap"
     files = {
-        "postgresql.conf": _SETTINGS.format(shared_memory=shared_memory),
+        "postgresql.conf": _SETTINGS.format(
+            shared_memory=shared_memory, cached=min(max(_memory_megabytes() // 8, 128), 1024)
+        ),
         "pg_hba.conf": _LOGINS,
         "pg_ident.conf": f'kb "{opener}" kb\nkb "{opener}" postgres\n',
     }
@@ -62,3 +64,11 @@ def _has_shared_memory() -> bool:
     except OSError:
         return not LINUX
     return space.f_blocks * space.f_frsize >= 1024**3
+
+
+def _memory_megabytes() -> int:
+    """Return how much memory there is, or may be used in this container."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as limit:
+        there = min(there, int(limit.read()))  # "max", if there is no limit, is no number
+    return there // 1024**2

@@ -27,6 +27,7 @@ ENOUGH, CANDIDATES = 3_000, 8_000  # segments to score: terms are added up to th
 WIDER = 8
 MAX_QUERY_TERMS = 256
 MAX_COUNT = 0xFFFF
+ROWS_OF_A_PART = 100_000  # they leave the server as one value
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,15 @@ class _Rows:
     sizes: NDArray[np.int64]
     terms: NDArray[np.int32]
     counts: NDArray[np.uint16]
+
+    def __add__(self, other: "_Rows") -> "_Rows":
+        return _Rows(
+            self.ids + other.ids,
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.sizes, other.sizes]),
+            np.concatenate([self.terms, other.terms]),
+            np.concatenate([self.counts, other.counts]),
+        )
 
 
 @dataclass(frozen=True)
@@ -477,34 +487,44 @@ def _plan(known: Sequence[_Term], pool: int, factor: int) -> _Plan:
 
 def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, float]:
     """Return the rows of a plan and the most that any other row could score; 0: there is none."""
-    found = _holding(conn, plan) if plan.whole else []
-    if len(found) >= plan.pool or not plan.left_out:
-        return _unpacked(found), _weight(plan.left_out)
+    found = _holding(conn, plan) if plan.whole else _unpacked([])
+    if len(found.ids) >= plan.pool or not plan.left_out:
+        return found, _weight(plan.left_out)
     best = _best_holding(conn, plan, mean_length)
     bound = _weight(plan.left_out[1:])
     if len(best) == plan.limit:
         bound += plan.left_out[0].weight * float(best[-1][3])
-    known = {row[0] for row in found}
-    return _unpacked([*found, *(row for row in best if row[0] not in known)]), bound
+    known = set(found.ids)
+    return found + _unpacked([row for row in best if row[0] not in known]), bound
 
 
 def _prefer_the_index(conn: Connection) -> None:
-    """Keep the planner from reading the whole table: it takes `&&` of long arrays to be cheap."""
-    conn.execute("SET LOCAL enable_seqscan = off")
+    """Keep the planner from reading the whole table: it takes `&&` of long arrays to be cheap.
+
+    And from sorting wide rows for the sake of one group.
+    """
+    conn.execute(
+        "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true)"
+    )
 
 
-def _holding(conn: Connection, plan: _Plan) -> list[tuple[Any, ...]]:
+def _holding(conn: Connection, plan: _Plan) -> _Rows:
     _prefer_the_index(conn)
-    rows = conn.cursor(binary=True).execute(
+    # A few long values take half the time of thousands of rows; none may reach 1 GB.
+    parts = conn.cursor(binary=True).execute(
         """
-        SELECT f.segment_id, f.length, f.packed FROM full_text_segment f
+        SELECT string_agg(f.segment_id, ','), string_agg(float4send(f.length), ''::bytea),
+               string_agg(int4send(cardinality(f.terms)), ''::bytea),
+               string_agg(f.packed, ''::bytea)
+        FROM full_text_segment f
         WHERE f.terms && %s::int[] AND (NOT %s OR EXISTS (
             SELECT FROM segment s JOIN document d ON d.id = s.document_id
             WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
+        GROUP BY hashtext(f.segment_id) %% %s
         """,
-        (_ids(plan.whole), plan.visible_only),
+        (_ids(plan.whole), plan.visible_only, 1 + plan.limit // ROWS_OF_A_PART),
     )
-    return rows.fetchall()
+    return _of_parts(parts.fetchall())
 
 
 def _best_holding(conn: Connection, plan: _Plan, mean_length: float) -> list[tuple[Any, ...]]:
@@ -551,14 +571,28 @@ def _packed(terms: Sequence[int], counts: Sequence[int]) -> bytes:
 
 
 def _unpacked(rows: Sequence[tuple[Any, ...]]) -> _Rows:
-    packed = [row[2] for row in rows]
-    sizes = np.array([len(entry) // 6 for entry in packed], np.int64)
+    """Return rows (segment id, length, packed, ...) of the index unpacked."""
+    if not rows:
+        return _of_parts([])
+    ids, lengths, packed = list(zip(*rows, strict=True))[:3]
+    sizes = np.array([len(entry) // 6 for entry in packed], ">i4")
+    part = (",".join(ids), np.array(lengths, ">f4").tobytes(), sizes.tobytes(), b"".join(packed))
+    return _of_parts([part])
+
+
+def _of_parts(parts: Sequence[tuple[str, bytes, bytes, bytes]]) -> _Rows:
+    """Return what the server sent in parts: ids with commas, lengths, sizes and packed rows."""
+    ids, lengths, sizes_of, packed_of = zip(*parts, strict=True) if parts else ((), (), (), ())
+    sizes = np.frombuffer(b"".join(sizes_of), ">i4").astype(np.int64)
+    # A row is its terms, two uint16 each, and then as many counts.
+    packed = np.frombuffer(b"".join(packed_of), "<u2")
+    of_a_term = np.repeat(np.tile([True, False], len(sizes)), np.outer(sizes, [2, 1]).ravel())
     return _Rows(
-        [row[0] for row in rows],
-        np.array([row[1] for row in rows], np.float64),
+        [segment_id for part in ids for segment_id in part.split(",")],
+        np.frombuffer(b"".join(lengths), ">f4").astype(np.float64),
         sizes,
-        np.frombuffer(b"".join([entry[: len(entry) // 6 * 4] for entry in packed]), "<i4"),
-        np.frombuffer(b"".join([entry[len(entry) // 6 * 4 :] for entry in packed]), "<u2"),
+        packed[of_a_term].view("<i4"),
+        packed[~of_a_term],
     )
 
 
