@@ -37,3 +37,9 @@ def test_its_figures_are_those_of_the_last_evaluation() -> None:
     measured = (ROOT / "benchmarks" / "results" / "quality.md").read_text("utf-8")
     table = measured.split("## nDCG@10\n\n")[1].split("\n\n")[0]
     assert table in README
+
+
+def test_its_times_are_those_of_the_last_measurement() -> None:
+    measured = (ROOT / "benchmarks" / "results" / "search.md").read_text("utf-8")
+    table = measured.split("## In short\n\n")[1].split("\n\n")[0]
+    assert table in README
