@@ -1,8 +1,8 @@
 """The full-text index: BM25 over packed rows, exact for every candidate it looks at.
 
 A segment is one row: ids of its terms and their counts. A search reads the rows that hold the
-rarest terms of the question and scores all its terms on them, so a frequent word costs little;
-a bound on what the words left out could add tells how much of the result is proven.
+rarest terms of the question, or two of the next ones, and scores all its terms on them, so a
+frequent word costs little; a bound on what any other row could score tells how much is proven.
 Counts are kept by triggers. Whoever writes holds the dataset's lock.
 """
 
@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from psycopg import Connection
+from psycopg import Connection, sql
 
 from kb_tools.errors import InvalidState
 from kb_tools.text.synonyms import Synonym
@@ -23,7 +24,8 @@ from kb_tools.text.terms import SegmentTerms
 from kb_tools.text.tokenize import Tokenizer
 
 K1, B = 1.2, 0.75  # Robertson and Zaragoza 2009
-ENOUGH, CANDIDATES = 3_000, 8_000  # segments to score: terms are added up to the first, at most
+ENOUGH, CANDIDATES = 500, 5_000  # segments that rare terms name; with pairs of others, at most
+PAIRED = 5
 WIDER = 8
 MAX_QUERY_TERMS = 256
 MAX_COUNT = 0xFFFF
@@ -81,6 +83,7 @@ class _Question:
     """What is scored: terms, other wordings of them; `held` are those that segments hold."""
 
     terms: list[_Term]
+    segments: int
     mean_length: float
     held: list[_Term]
     others: list[_Other]
@@ -119,17 +122,30 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What to read: all segments that hold one of `whole`.
+    """What to read: all segments that hold one of `whole`, or both terms of one of `pairs`.
 
     If they do not fill the pool, also the best of those that hold the next rarest term, the first
     of `left_out`; the others are only scored.
     """
 
     whole: Sequence[_Term]
+    pairs: Sequence[tuple[_Term, _Term]]
     left_out: Sequence[_Term]
     pool: int
     limit: int
     visible_only: bool
+
+    @property
+    def bound(self) -> float:
+        """Return the most that a segment can score that holds no whole term and no pair."""
+        paired = list(dict.fromkeys(term for pair in self.pairs for term in pair))
+        alone = _weight([term for term in self.left_out if term not in paired])
+        some = (chosen for size in range(len(paired) + 1) for chosen in combinations(paired, size))
+        return alone + max(
+            _weight(chosen)
+            for chosen in some
+            if not any(one in chosen and other in chosen for one, other in self.pairs)
+        )
 
 
 def write(
@@ -260,7 +276,7 @@ def search(
     question = _question(conn, dataset_ids, terms, synonyms)
     factor = 1
     while True:
-        plan = _plan(question.known(), pool, factor)
+        plan = _plan(question, pool, factor)
         rows, bound = _read(conn, plan, question.mean_length)
         ranked = _visible_head(conn, rows.ids, _score(rows, question), pool)
         hits = [hit for hit in ranked if hit[1]]  # 0: a part of another wording alone
@@ -392,7 +408,7 @@ def _question(
     scored = [term for _, term in weighed]
     held = [replace(term, df=df) for df, term in weighed]
     held += [other.rarest(sum(scored[place].weight for place in other.places)) for other in others]
-    return _Question(scored, max(length / max(segments, 1), 1.0), held, others)
+    return _Question(scored, segments, max(length / max(segments, 1), 1.0), held, others)
 
 
 def _others(
@@ -472,24 +488,32 @@ def _weight(terms: Sequence[_Term]) -> float:
     return sum(term.weight for term in terms)
 
 
-def _plan(known: Sequence[_Term], pool: int, factor: int) -> _Plan:
-    """Return the plan to read the rarest terms until they hold enough segments, but not too many.
+def _plan(question: _Question, pool: int, factor: int) -> _Plan:
+    """Return the plan to read the rarest terms until they hold enough, and pairs of the next ones.
 
-    With a factor it is a second look for visible segments, after the first found too few.
+    What scores high holds a rare term, or several of those that are not. With a factor it is a
+    second look for visible segments, after the first found too few.
     """
+    known = question.known()
     enough, most = ENOUGH * factor, CANDIDATES * factor
     total = count = 0
     while count < len(known) and total < enough and total + known[count].df <= most:
         total += known[count].df
         count += 1
-    return _Plan(known[:count], known[count:], pool, most, visible_only=factor > 1)
+    pairs = []
+    for one, other in combinations(known[count : count + PAIRED], 2):
+        total += one.df * other.df // max(question.segments, 1)  # as if they were independent
+        if total > most:
+            break
+        pairs.append((one, other))
+    return _Plan(known[:count], pairs, known[count:], pool, most, visible_only=factor > 1)
 
 
 def _read(conn: Connection, plan: _Plan, mean_length: float) -> tuple[_Rows, float]:
     """Return the rows of a plan and the most that any other row could score; 0: there is none."""
-    found = _holding(conn, plan) if plan.whole else _unpacked([])
+    found = _holding(conn, plan) if plan.whole or plan.pairs else _unpacked([])
     if len(found.ids) >= plan.pool or not plan.left_out:
-        return found, _weight(plan.left_out)
+        return found, plan.bound
     best = _best_holding(conn, plan, mean_length)
     bound = _weight(plan.left_out[1:])
     if len(best) == plan.limit:
@@ -511,20 +535,24 @@ def _prefer_the_index(conn: Connection) -> None:
 def _holding(conn: Connection, plan: _Plan) -> _Rows:
     _prefer_the_index(conn)
     # A few long values take half the time of thousands of rows; none may reach 1 GB.
-    parts = conn.cursor(binary=True).execute(
+    statement = sql.SQL(
         """
         SELECT string_agg(f.segment_id, ','), string_agg(float4send(f.length), ''::bytea),
                string_agg(int4send(cardinality(f.terms)), ''::bytea),
                string_agg(f.packed, ''::bytea)
         FROM full_text_segment f
-        WHERE f.terms && %s::int[] AND (NOT %s OR EXISTS (
+        WHERE (f.terms && %s::int[] {or_pairs}) AND (NOT %s OR EXISTS (
             SELECT FROM segment s JOIN document d ON d.id = s.document_id
             WHERE s.id = f.segment_id AND s.enabled AND d.enabled))
         GROUP BY hashtext(f.segment_id) %% %s
-        """,
-        (_ids(plan.whole), plan.visible_only, 1 + plan.limit // ROWS_OF_A_PART),
-    )
-    return _of_parts(parts.fetchall())
+        """
+    ).format(or_pairs=sql.SQL("").join([_OR_PAIR] * len(plan.pairs)))
+    pairs = [_ids([term]) for pair in plan.pairs for term in pair]
+    values = (_ids(plan.whole), *pairs, plan.visible_only, 1 + plan.limit // ROWS_OF_A_PART)
+    return _of_parts(conn.cursor(binary=True).execute(statement, values).fetchall())
+
+
+_OR_PAIR = sql.SQL("OR f.terms && %s::int[] AND f.terms && %s::int[] ")
 
 
 def _best_holding(conn: Connection, plan: _Plan, mean_length: float) -> list[tuple[Any, ...]]:
