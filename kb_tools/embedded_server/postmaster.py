@@ -85,7 +85,7 @@ class Postmaster:
         if alive_fd is None:
             return
         try:
-            self._reap()
+            self._bury()
             self._remove_stale_files()
             self._launch(alive_fd)
         finally:
@@ -111,6 +111,13 @@ class Postmaster:
         for pid in filter(self._runs_here, processes):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    def _bury(self) -> None:
+        """Take the exit code of a server of ours that has let go of its lock: it is ending."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2)
+        self.forget()
 
     def _remove_stale_files(self) -> None:
         # PostgreSQL trusts the process id in them, which may be a zombie's or another program's.
