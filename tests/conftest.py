@@ -15,10 +15,12 @@ from kb_tools.embedded_server import EmbeddedServer
 from kb_tools.settings import Settings
 from kb_tools.testing import FakeEmbeddings
 
-# What the developer's shell says about databases must not steer a test; where data lie may.
+# What the developer's shell says about databases must not steer a test; where data lie, and how
+# long the tests by chance go on, may.
 _DATA = ("KB_EVAL_DIR", "KB_FILES_DIR")
+_LENGTHS = ("KB_KILLS", "KB_MACHINE_RUNS", "KB_MACHINE_STEPS")
 for _name in [name for name in os.environ if name.startswith(("KB_", "PG"))]:
-    if _name not in _DATA:
+    if _name not in _DATA + _LENGTHS:
         del os.environ[_name]
 
 
